@@ -1,0 +1,126 @@
+"""Slurm releases and what differs between them (20.11 to 26.05), each difference under a name of its own.
+
+Known from `src/common/slurm_opt.c`, the man pages and changelogs at the tip of each release branch; an early
+point release may differ from its tip.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_VERSION = re.compile(r"(?:^|\s)(\d{2})\.(\d{1,2})(?:\.(\d+))?", re.ASCII)
+
+
+@dataclass(frozen=True, order=True)
+class SlurmVersion:
+    """A release such as 22.05.8; ordered."""
+
+    year: int
+    month: int
+    patch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.year}.{self.month:02}.{self.patch}"
+
+    def at_least(self, year: int, month: int) -> bool:
+        """Tell whether this is the given release series or a later one."""
+        return (self.year, self.month) >= (year, month)
+
+    @property
+    def steps_are_exclusive(self) -> bool:
+        """A plain srun step takes all CPUs of its nodes, since 20.11: helpers need `--overlap`."""
+        return self.at_least(20, 11)
+
+    @property
+    def overlap_shares_gres(self) -> bool:
+        """`--overlap` shares memory and GRES too, since 22.05.
+
+        Before, helper steps also need `--gres=none --mem=0`, else they wait for the main step.
+        """
+        return self.at_least(22, 5)
+
+    @property
+    def srun_inherits_cpus_per_task(self) -> bool:
+        """srun reads SLURM_CPUS_PER_TASK; 22.05 and 23.02 alone read SRUN_CPUS_PER_TASK instead."""
+        return (self.year, self.month) not in {(22, 5), (23, 2)}
+
+    @property
+    def exact_implied_by_cpus_per_task(self) -> bool:
+        """`srun --cpus-per-task` implies `--exact`: in the code since 21.08, in the man page since 22.05."""
+        return self.at_least(21, 8)
+
+    @property
+    def exact_implied_by_cpus_per_gpu(self) -> bool:
+        """`srun --cpus-per-gpu` implies `--exact`, since 23.11."""
+        return self.at_least(23, 11)
+
+    @property
+    def gpus_per_task_binds(self) -> bool:
+        """`--gpus-per-task` shows each task its own GPUs only, since 21.08; in 20.11 it did not."""
+        return self.at_least(21, 8)
+
+    @property
+    def tres_per_task_conflict(self) -> bool:
+        """`--cpus-per-task` also sets SLURM_TRES_PER_TASK, since 23.11.
+
+        A script that exports another SLURM_CPUS_PER_TASK makes srun die: "set by two different environment
+        variables".
+        """
+        return self.at_least(23, 11)
+
+    @property
+    def cpus_per_gpu_conflicts_with_cpus_per_task(self) -> bool:
+        """`--cpus-per-gpu` with `--cpus-per-task` on the same level is fatal, since 23.11."""
+        return self.at_least(23, 11)
+
+    @property
+    def exclusive_conflicts_with_oversubscribe(self) -> bool:
+        """`--exclusive` with `--oversubscribe` is fatal, since 23.02."""
+        return self.at_least(23, 2)
+
+    @property
+    def gres_conflicts_with_gpus_per_node(self) -> bool:
+        """`--gres=gpu` and `--gpus-per-node` are documented as mutually exclusive, since 26.05."""
+        return self.at_least(26, 5)
+
+    @property
+    def creates_output_directories(self) -> bool:
+        """The directories of `--output` are created, since 23.02.
+
+        Before, the job fails with JobLaunchFailure and 0:53, and no file tells why.
+        """
+        return self.at_least(23, 2)
+
+    @property
+    def nodelist_may_exceed_nodes(self) -> bool:
+        """`--nodelist` may name more nodes than `--nodes` asks for, since 23.02."""
+        return self.at_least(23, 2)
+
+    @property
+    def spool_env_has_job_times(self) -> bool:
+        """The batch script's environment has SLURM_JOB_START_TIME and SLURM_JOB_END_TIME, since 23.02."""
+        return self.at_least(23, 2)
+
+    @property
+    def supports_segment(self) -> bool:
+        """`--segment` exists, since 24.05; it needs topology/block."""
+        return self.at_least(24, 5)
+
+    @property
+    def supports_oom_kill_step(self) -> bool:
+        """`--oom-kill-step` exists, since 24.11."""
+        return self.at_least(24, 11)
+
+    @property
+    def supports_wait_for_children(self) -> bool:
+        """`srun --wait-for-children` exists, since 25.05; it needs cgroup/v2."""
+        return self.at_least(25, 5)
+
+
+def parse_version(text: str) -> SlurmVersion:
+    """Parse what `sbatch --version` prints: `slurm 22.05.8`, `slurm-wlm 23.11.4`, `slurm 24.05.0-0rc1`."""
+    match = _VERSION.search(text.strip())
+    if not match:
+        raise ValueError(f"'{text.strip()}' names no Slurm release: such as 'slurm 22.05.8'")
+    return SlurmVersion(int(match[1]), int(match[2]), int(match[3] or 0))
