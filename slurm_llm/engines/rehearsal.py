@@ -1,0 +1,70 @@
+"""The rehearsal engine: the real launch with a tiny language model in place of weights; needs no GPU."""
+
+from __future__ import annotations
+
+import json
+
+from slurm_llm.engines.types import Engine, ProbePlan, RepositoryFile, ServerPlan, SiteServer
+from slurm_llm.errors import Problem, did_you_mean
+from slurm_llm.spec import JobSpec
+from slurm_llm.topology import ParallelSizes
+
+DEFAULT_MODEL_NAME = "tensorrt_llm"
+"""The name in the curl lines of Triton's TensorRT-LLM page."""
+
+ARGUMENTS = {"seed": "0", "step_ms": "0", "join_timeout_s": "600"}
+ASSETS = ("engine.py", "layers.py", "layout.py", "model.py", "texts.py", "world.py")
+
+
+def _check(spec: JobSpec, sizes: ParallelSizes) -> list[Problem]:
+    known = ", ".join(ARGUMENTS)
+    problems = []
+    for name in spec.engine_args:
+        if name not in ARGUMENTS:
+            todo = did_you_mean(name, ARGUMENTS) or "remove it"
+            what = "unknown argument of the rehearsal engine"
+            problems.append(Problem(f"engine_args.{name}", what, known, todo))
+    for name, value in spec.engine_args.items():
+        if name in ARGUMENTS and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            problems.append(Problem(f"engine_args.{name}", f"found {value!r}", "a whole number from 0", "correct it"))
+    return problems
+
+
+def _server(spec: JobSpec, sizes: ParallelSizes, site: SiteServer) -> ServerPlan:
+    name = spec.triton.model_name or DEFAULT_MODEL_NAME
+    moe = spec.moe_expert_parallel_size is not None or spec.moe_tensor_parallel_size is not None
+    parameters = {
+        "tensor_parallel_size": str(sizes.tensor_parallel_size),
+        "pipeline_parallel_size": str(sizes.pipeline_parallel_size),
+        "context_parallel_size": str(sizes.context_parallel_size),
+        "moe_tensor_parallel_size": str(sizes.moe_tensor_parallel_size),
+        "moe_expert_parallel_size": str(sizes.moe_expert_parallel_size),
+        "moe": "true" if moe else "false",
+        **ARGUMENTS,
+        **{key: str(value) for key, value in spec.engine_args.items()},
+    }
+    return ServerPlan(
+        model_name=name,
+        # The model's own configuration is complete; completing it would start every rank's stub twice.
+        arguments=("--disable-auto-complete-config", *_log(spec), *spec.triton.extra_args),
+        worker_arguments=("--model-control-mode=explicit", f"--load-model={name}"),
+        home=site.home,
+        exit_timeout_s=site.exit_timeout_s,
+        repository=(
+            RepositoryFile(f"{name}/config.pbtxt", template="rehearsal.config.pbtxt.j2"),
+            *(RepositoryFile(f"{name}/1/{asset}", asset=asset) for asset in ASSETS),
+        ),
+        parameters=parameters,
+    )
+
+
+def _log(spec: JobSpec) -> tuple[str, ...]:
+    return (f"--log-verbose={spec.triton.log_verbose}",) if spec.triton.log_verbose else ()
+
+
+def _probe(server: ServerPlan) -> ProbePlan:
+    body = json.dumps({"text_input": "ready?", "sampling_param_max_tokens": 1})
+    return ProbePlan(f"/v2/models/{server.model_name}/generate", body)
+
+
+ENGINE = Engine("rehearsal", "leader", True, _check, _server, _probe)

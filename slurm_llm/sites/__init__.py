@@ -1,0 +1,1 @@
+"""Site profiles: what a cluster is, written once by its admin."""

@@ -1,0 +1,169 @@
+"""JobSpec: what the user wants, as validated values. It knows no site, no Slurm query and no rendering."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, JsonValue, field_validator
+
+from slurm_llm.errors import SpecError
+from slurm_llm.fields import Environment, Lines, NonEmpty, Port, Positive, SbatchOptions, SlurmMemory, SlurmTime
+from slurm_llm.schema import Section, apply_settings, validate
+from slurm_llm.yamlio import Document, Tree, load_document, parse_document
+
+EngineName = Literal["llmapi", "tensorrtllm", "vllm", "rehearsal"]
+
+MAX_NAME_BYTES = 1024
+"""Slurm's own limit of a job name."""
+
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+
+
+def _job_name(value: str) -> str:
+    if len(value.encode()) > MAX_NAME_BYTES:
+        raise ValueError(f"must have at most {MAX_NAME_BYTES} bytes")
+    return value
+
+
+class Resources(Section):
+    """What is asked of Slurm; what is left out follows from the parallel sizes and the site."""
+
+    nodes: Positive | None = None
+    gpus_per_node: Positive | None = None
+    cpus_per_rank: Positive | None = None
+    mem_per_node: SlurmMemory | None = None
+    time: SlurmTime | None = None
+
+
+class Container(Section):
+    """The image that the ranks run in; left out, they run on the node itself."""
+
+    image: NonEmpty
+    mounts: Lines = ()
+    workdir: NonEmpty | None = None
+
+
+class TritonOptions(Section):
+    """Options of tritonserver; a port that is left out is drawn from the site's range inside the job."""
+
+    model_name: Annotated[str, Field(max_length=128)] | None = None
+    http_port: Port | None = None
+    grpc_port: Port | None = None
+    metrics_port: Port | None = None
+    server: NonEmpty | None = None
+    log_verbose: Annotated[int, Field(ge=0)] = 0
+    exit_timeout_s: Positive | None = None
+    extra_args: Lines = ()
+
+    @field_validator("model_name")
+    @classmethod
+    def _usable_in_a_path(cls, value: str | None) -> str | None:
+        if value is not None and not _MODEL_NAME.match(value):
+            raise ValueError("must be letters, digits, '.', '_' and '-', and start with a letter or digit")
+        return value
+
+    @field_validator("extra_args")
+    @classmethod
+    def _not_ours(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        owned = [argument for argument in value if argument.partition("=")[0] in OWNED_TRITON_ARGUMENTS]
+        if owned:
+            raise ValueError(f"these are set by slurm_llm itself: {', '.join(owned)}")
+        return value
+
+
+OWNED_TRITON_ARGUMENTS = frozenset(
+    {
+        "--model-repository",
+        "--model-store",
+        "--backend-directory",
+        "--http-port",
+        "--grpc-port",
+        "--metrics-port",
+        "--allow-http",
+        "--allow-grpc",
+        "--allow-metrics",
+        "--model-control-mode",
+        "--load-model",
+        "--exit-timeout-secs",
+        "--log-verbose",
+    }
+)
+
+
+class Preflight(Section):
+    """The check between allocation and start; `mpi: false` leaves out the part that needs mpi4py."""
+
+    mpi: bool | None = None
+    dev_shm_mib: Annotated[int, Field(ge=0)] = 64
+
+
+class Timeouts(Section):
+    """Limits in seconds, counted from the start of the server step."""
+
+    ready_s: Positive = 1800
+    answer_s: Positive = 60
+
+
+class JobSpec(Section):
+    """One serving job: an engine, a model, its parallel sizes and what it needs of the cluster."""
+
+    name: Annotated[NonEmpty, AfterValidator(_job_name)]
+    engine: EngineName
+    model: NonEmpty | None = None
+    tensor_parallel_size: Positive = 1
+    pipeline_parallel_size: Positive = 1
+    context_parallel_size: Positive = 1
+    moe_tensor_parallel_size: Positive | None = None
+    moe_expert_parallel_size: Positive | None = None
+    replicas: Positive = 1
+    resources: Resources = Resources()
+    partition: NonEmpty | None = None
+    account: NonEmpty | None = None
+    qos: NonEmpty | None = None
+    constraint: NonEmpty | None = None
+    reservation: NonEmpty | None = None
+    container: Container | None = None
+    triton: TritonOptions = TritonOptions()
+    engine_args: dict[str, JsonValue] = {}  # noqa: RUF012
+    env: Environment = {}  # noqa: RUF012
+    mounts: Lines = ()
+    preflight: Preflight = Preflight()
+    timeouts: Timeouts = Timeouts()
+    log_root: NonEmpty | None = None
+    sbatch_extra: SbatchOptions = ()
+    prologue: str | None = None
+    epilogue: str | None = None
+
+    @field_validator("prologue", "epilogue")
+    @classmethod
+    def _shell_text(cls, value: str | None) -> str | None:
+        if value is not None and ("\0" in value or "\r" in value):
+            raise ValueError("must hold no NUL and no carriage return (DOS line ends)")
+        return value
+
+
+def parse_spec(document: Document, settings: Iterable[str] = ()) -> JobSpec:
+    """Return the spec that `document` holds, with each `a.b=value` of `settings` laid over it.
+
+    Raises:
+        SpecError: every fault of the document and of the settings.
+    """
+    return validate(JobSpec, apply_settings(document, settings, SpecError), SpecError)
+
+
+def load_spec(path: str | Path, settings: Iterable[str] = ()) -> JobSpec:
+    """Read the spec at `path`; see `parse_spec`."""
+    return parse_spec(load_document(Path(path), SpecError), settings)
+
+
+def spec_from_mapping(value: dict[str, Tree], source: str = "spec") -> JobSpec:
+    """Return the spec that a Python mapping describes; see `parse_spec`."""
+    return parse_spec(Document(source, value))
+
+
+def spec_from_text(text: str, source: str = "spec") -> JobSpec:
+    """Return the spec that a YAML text describes; see `parse_spec`."""
+    return parse_spec(parse_document(text, source, SpecError))
