@@ -1,0 +1,173 @@
+"""From journal records to facts: rank states, the run's state, who went first. Pure; for use in the job and later."""
+
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional
+
+from .journal import Record, in_order
+from .processes import describe_exit_code
+
+HELPER_S = 5.0
+"""A child that lived longer than this is part of the engine, not a helper that it ran."""
+CAUSE_S = 5.0
+"""How long before its rank's end a killed child may have been the cause of it."""
+
+WAITING, STARTING, LOADING, LOADED, READY, ENDED = "waiting", "starting", "loading", "loaded", "ready", "ended"
+
+
+class RankState(NamedTuple):
+    """What is known of one rank; times are seconds since the epoch, None where nothing is known."""
+
+    rank: int
+    node: Optional[str] = None
+    state: str = WAITING
+    pid: Optional[int] = None
+    how: Optional[str] = None
+    started: Optional[float] = None
+    loaded: Optional[float] = None
+    ended: Optional[float] = None
+    rss_mib: Optional[float] = None
+    cpu_s: Optional[float] = None
+    visible_gpus: Optional[str] = None
+
+
+class FirstEnd(NamedTuple):
+    """The process that ended first without having been asked to."""
+
+    rank: int
+    node: str
+    name: str
+    how: Optional[str]
+    phase: str
+    at: float
+
+
+class RunFacts(NamedTuple):
+    """What the journals of one attempt say."""
+
+    ranks: Dict[int, RankState]
+    first_end: Optional[FirstEnd]
+    state: str
+    reason: str
+    ready_at: Optional[float]
+    asked_to_stop: bool
+    began: Optional[float]
+
+
+def fold(records: Iterable[Record], ranks: int) -> RunFacts:
+    """Return the facts that `records` of one attempt with `ranks` ranks add up to."""
+    states = {rank: RankState(rank) for rank in range(ranks)}
+    ordered = in_order(records)
+    state, reason, ready_at, asked = "STARTING", "", None, False
+    for item in ordered:
+        kind = item["kind"]
+        if kind == "state":
+            state, reason = str(item["state"]), str(item.get("reason", ""))
+            if state == "READY" and ready_at is None:
+                ready_at = float(item["t"])
+        elif kind == "stop":
+            asked = True
+        elif kind == "sample":
+            _apply_sample(states, item)
+        elif isinstance(item.get("rank"), int) and item["rank"] in states:
+            states[item["rank"]] = _apply(states[item["rank"]], item)
+    if ready_at is not None:
+        states = {rank: _as_serving(own) for rank, own in states.items()}
+    began = float(ordered[0]["t"]) if ordered else None
+    return RunFacts(states, first_end(ordered, ready_at), state, reason, ready_at, asked, began)
+
+
+def _as_serving(own: RankState) -> RankState:
+    """A worker that blocks in initialize never finishes loading: once its leader answers, it serves."""
+    return own._replace(state=READY) if own.state in (LOADING, LOADED) else own
+
+
+def _apply(own: RankState, item: Record) -> RankState:
+    kind, when = item["kind"], float(item["t"])
+    if kind == "start":
+        gpus = item.get("gpus", own.visible_gpus)
+        return own._replace(node=item.get("node", own.node), state=STARTING, started=when, visible_gpus=gpus)
+    if kind == "found" and item.get("main"):
+        node, started = item.get("node", own.node), own.started or when
+        return own._replace(node=node, state=LOADING, pid=item.get("pid"), started=started)
+    if kind == "loaded":
+        return own._replace(state=LOADED, loaded=when)
+    if kind == "ended" and item.get("main"):
+        return own._replace(state=ENDED, how=item.get("how") or own.how, ended=_at(item))
+    if kind == "exit":
+        return own._replace(state=ENDED, how=own.how or _exit_words(item), ended=own.ended or when)
+    return own
+
+
+def _exit_words(item: Record) -> str:
+    return describe_exit_code(int(item.get("code", 0)))
+
+
+def _apply_sample(states: Dict[int, RankState], item: Record) -> None:
+    samples: Dict[str, Dict[str, Any]] = item.get("ranks", {})
+    for name, values in samples.items():
+        if name.isdigit() and int(name) in states:
+            states[int(name)] = states[int(name)]._replace(rss_mib=values.get("rss_mib"), cpu_s=values.get("cpu_s"))
+
+
+def first_end(ordered: List[Record], ready_at: Optional[float]) -> Optional[FirstEnd]:
+    """Return the earliest unasked end of an engine process, judged by the node agents' own times.
+
+    The exit record of a rank's own wrapper counts where no agent has seen an engine of that rank: it failed before it
+    started one, or there was no agent.
+    """
+    stop_at = min((float(item["t"]) for item in ordered if item["kind"] in ("stop", "finish")), default=float("inf"))
+    seen = {item.get("rank") for item in ordered if item["kind"] == "found" and item.get("main")}
+    ends = [item for item in ordered if item["kind"] == "ended" and not item.get("asked")]
+    ends += [dict(item, main=True) for item in ordered if item["kind"] == "exit" and item.get("rank") not in seen]
+    ends = [item for item in ends if not _was_told(item, stop_at)]
+    failures = [item for item in ends if _is_failure(item)]
+    if not failures:
+        return None
+    noticed = min(map(_at, failures))
+    # PMIx ends a server about a second after its stub was killed: the stub is the one to name.
+    victims = [item for item in ends if _by_signal(item) and noticed - CAUSE_S <= _at(item) <= noticed]
+    item = min(failures + victims, key=_at)
+    phase = "serving" if ready_at is not None and _at(item) >= ready_at else "loading"
+    name = str(item.get("name", "engine"))
+    return FirstEnd(int(item["rank"]), str(item.get("node", "?")), name, _how(item), phase, _at(item))
+
+
+def _how(item: Record) -> Optional[str]:
+    return item.get("how") if item["kind"] == "ended" else _exit_words(item)
+
+
+def _was_told(item: Record, stop_at: float) -> bool:
+    """Tell whether a process ended because it was told to.
+
+    `scancel` reaches engines, agents and head at about the same time, and any of them may notice it first.
+    """
+    grace = 2.0 if _how(item) in ("signal SIGTERM", "exit 0") else 0.0
+    return _at(item) > stop_at - grace
+
+
+def _at(item: Record) -> float:
+    return float(item["at"] if "at" in item else item["t"])
+
+
+def _by_signal(item: Record) -> bool:
+    return str(item.get("how")).startswith("signal")
+
+
+def _is_failure(item: Record) -> bool:
+    """Tell whether the end of an engine process is the end of its rank.
+
+    An engine runs short-lived helpers, whatever their status (Triton starts its Python stub once to ask for its
+    version, and that one exits with 1). A child that had lived for a while is part of the engine, and so is a stub
+    that dies by a signal, even while its server lives on and calls itself ready.
+    """
+    if item.get("main") or float(item.get("lived_s", 0.0)) >= HELPER_S:
+        return True
+    # The kernel cuts a process's name to 15 characters.
+    return _by_signal(item) and str(item.get("name", "")).startswith("triton_python_b")
+
+
+def describe(end: FirstEnd) -> str:
+    """Return one sentence on the first end."""
+    how = "ended: %s" % end.how if end.how else "ended, nobody saw how"
+    if end.how == "exit 0":
+        how = "ended with exit 0 though nobody had asked it to"
+    return "rank %d on node %s went first: %s %s, while %s" % (end.rank, end.node, end.name, how, end.phase)

@@ -1,0 +1,293 @@
+"""The head: reads the node agents' records, probes the leaders, decides the run's state, and has the job ended.
+
+It runs beside the job's script on the first node, its standard input the agents' step. The script speaks to it through
+its own journal, `job.jsonl`: a note to stop, and one that every server step has ended.
+"""
+
+import json
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+
+from . import fold, journal, probe
+
+TICK_S = 0.2
+SETTLE_S = 0.3
+"""How long after the first end other nodes' reports are awaited, so that the earliest one is named."""
+HEALTH_S = 5.0
+HELLO_S = 10.0
+AGENTS_S = 15.0
+"""How long beyond Triton's exit timeout the agents may take to end."""
+
+
+class Leader(NamedTuple):
+    """Where one instance's leader listens."""
+
+    instance: int
+    host: str
+    http: int
+    grpc: int
+    metrics: int
+
+
+class Head:
+    """One attempt's head; `run` returns 0 when the agents have gone."""
+
+    def __init__(self, run_dir: str, attempt_dir: str) -> None:
+        with open(os.path.join(run_dir, "plan.json")) as stream:
+            self.plan: Dict[str, Any] = json.load(stream)
+        self.attempt_dir = attempt_dir
+        self.path = os.path.join(attempt_dir, "journal", "head.jsonl")
+        self.ranks = len(self.plan["ranks"])
+        self.instance_of = {item["leader"]: item["index"] for item in self.plan["instances"]}
+        self.records: List[journal.Record] = []
+        self.script = os.path.join(attempt_dir, "journal", "job.jsonl")
+        self.script_read = 0
+        self.hellos: Dict[str, str] = {}
+        self.nodes = int(self.plan["allocation"]["nodes"])
+        self.order: Optional[str] = None
+        self.leaders: Dict[int, Leader] = {}
+        self.answers: "queue.Queue[Tuple[Leader, probe.Answer]]" = queue.Queue()
+        self.answered: Set[int] = set()
+        self.state = ""
+        self.failed_at: Optional[float] = None
+        self.failed = False
+        self.finished = False
+        self.finished_at: Optional[float] = None
+        self.asked = ""
+        self.started = time.monotonic()
+        self.torn = b""
+
+    def note(self, kind: str, **fields: Any) -> None:
+        """Write one record to the head's journal."""
+        item = journal.record(kind, **fields)
+        self.records.append(item)
+        journal.append(self.path, item)
+
+    def set_state(self, state: str, reason: str = "") -> None:
+        """Record a change of the run's state and tell it in the job's output."""
+        if state == self.state:
+            return
+        self.state = state
+        self.note("state", state=state, reason=reason)
+        print("slurm_llm: %s %s%s" % (time.strftime("%H:%M:%S"), state, ": " + reason if reason else ""), flush=True)
+
+    def run(self) -> None:
+        """Follow the attempt until the agents' step has closed its output."""
+        # Slurm ends a job by TERM to all of its processes: the script's note says so, the head must live to act on it.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        self.set_state("STARTING")
+        while self._read() and not self._overdue():
+            self._read_script()
+            self._take_answers()
+            self._judge()
+            self._give_order()
+        if not self.finished and not self.asked:
+            self.set_state("FAILED", "the node agents' step ended before the server")
+
+    def _overdue(self) -> bool:
+        """Tell whether the agents have had their time: a lost node's never answers."""
+        limit = self.plan["server"]["exit_timeout_s"] + AGENTS_S
+        return self.finished_at is not None and time.monotonic() - self.finished_at > limit
+
+    def _read_script(self) -> None:
+        try:
+            if os.stat(self.script).st_size == self.script_read:
+                return
+            with open(self.script, "rb") as stream:
+                stream.seek(self.script_read)
+                data = stream.read()
+        except OSError:
+            return
+        self.script_read += len(data)
+        for item in journal.parse(data):
+            self.records.append(item)
+            self._heed(item)
+
+    def _read(self) -> bool:
+        try:
+            readable, _, _ = select.select([0], [], [], TICK_S)
+        except InterruptedError:
+            return True
+        if not readable:
+            return True
+        data = os.read(0, 65536)
+        if not data:
+            return False
+        *rows, self.torn = (self.torn + data).split(b"\n")
+        rows.append(self.torn)
+        if journal.parse_line(self.torn) is not None:
+            self.torn = b""
+        for item in filter(None, map(journal.parse_line, rows)):
+            self._note_agent(item)
+        return True
+
+    def _note_agent(self, item: journal.Record) -> None:
+        if item["kind"] != "sample":
+            self.records.append(item)
+        if item["kind"] == "hello" and item.get("step"):
+            self.hellos[item["node"]] = str(item["step"])
+            self._check_room(item)
+        elif item["kind"] == "found":
+            self.set_state("LOADING") if self.state == "STARTING" else None
+            if item.get("ports"):
+                self._meet(item)
+
+    def _check_room(self, item: journal.Record) -> None:
+        need = self.plan["dev_shm_mib"] * self.plan["allocation"]["ranks_per_node"]
+        if item.get("shm_free_mib", need) < need:
+            what = "/dev/shm of node %s has %d MiB free, %d ranks need %d MiB" % (
+                item["node"],
+                item["shm_free_mib"],
+                self.plan["allocation"]["ranks_per_node"],
+                need,
+            )
+            self._fail(what)
+
+    def _meet(self, item: journal.Record) -> None:
+        instance = self.instance_of.get(item["rank"])
+        if instance is None or instance in self.leaders:
+            return
+        given = item["ports"]
+        host = item["node"] if item.get("address") in (None, "0.0.0.0", "::") else item["address"]
+        leader = Leader(instance, host, int(given["http"]), int(given["grpc"] or 0), int(given["metrics"] or 0))
+        self.leaders[instance] = leader
+        self.note("leader", instance=instance, node=item["node"], host=host, http=leader.http)
+        threading.Thread(target=self._probe, args=(leader,), daemon=True).start()
+
+    def _probe(self, leader: Leader) -> None:
+        """Ask until one generation is answered, then ask for health now and then (in a thread of its own)."""
+        path, body = self.plan["probe"]["path"], self.plan["probe"]["body"]
+        pause = 0.1
+        while True:
+            answer = probe.ready(leader.host, leader.http)
+            if answer.ok and leader.instance not in self.answered:
+                answer = probe.generate(leader.host, leader.http, path, body, self.plan["answer_s"])
+                if answer.ok:
+                    self.answered.add(leader.instance)
+                    pause = HEALTH_S
+            self.answers.put((leader, answer))
+            time.sleep(pause)
+
+    def _take_answers(self) -> None:
+        while not self.answers.empty():
+            leader, answer = self.answers.get()
+            if leader.instance not in self.answered or self.asked or self.failed_at is not None:
+                continue
+            if answer.ok and len(self.answered) == len(self.plan["instances"]):
+                self._serve()
+            elif not answer.ok and self.state == "READY":
+                said = answer.status or answer.body
+                self.set_state("DEGRADED", "leader of instance %d: %s" % (leader.instance, said))
+
+    def _serve(self) -> None:
+        if self.state == "READY":
+            return
+        first = self.state != "DEGRADED"
+        self.set_state("READY")
+        if first:
+            self._write_endpoint()
+
+    def _write_endpoint(self) -> None:
+        attempt = self.attempt_dir.rpartition("-")[2]
+        path = os.path.join(os.path.dirname(self.attempt_dir), "endpoint.%s.json" % attempt)
+        value = {
+            "attempt": int(attempt),
+            "job_id": os.environ.get("SLURM_JOB_ID", ""),
+            "model": self.plan["server"]["model_name"],
+            "ready": round(time.time(), 3),
+            "instances": [
+                {
+                    "instance": leader.instance,
+                    "url": "http://%s:%d" % (leader.host, leader.http),
+                    "grpc": "%s:%d" % (leader.host, leader.grpc),
+                    "metrics": "http://%s:%d/metrics" % (leader.host, leader.metrics),
+                }
+                for _, leader in sorted(self.leaders.items())
+            ],
+        }
+        journal.write_once(path, json.dumps(value, indent=1) + "\n")
+
+    def _heed(self, item: journal.Record) -> None:
+        if item["kind"] == "finish":
+            self.finished = True
+            self.finished_at = time.monotonic()
+            if self.asked:
+                self.order = self.order or "USR1"
+            elif self.failed_at is None:
+                self.failed_at = time.monotonic()
+        elif item["kind"] == "stop" and not self.asked and not self.failed:
+            self.asked = str(item["why"])
+            self.set_state("DRAINING", "the time limit is near" if self.asked == "time limit" else "asked to stop")
+            self.order = "USR1"
+
+    def _judge(self) -> None:
+        if self.asked or self.failed:
+            return
+        now = time.monotonic()
+        if self.failed_at is None:
+            if fold.first_end(self.records, None) is not None:
+                self.failed_at = now
+            elif self.state in ("STARTING", "LOADING") and now - self.started > self.plan["ready_s"]:
+                self._fail("not ready within %d s: %s" % (self.plan["ready_s"], self._waiting_for()))
+        elif now - self.failed_at >= SETTLE_S:
+            facts = fold.fold(journal.in_order(self.records), self.ranks)
+            end = facts.first_end
+            self._fail(fold.describe(end) if end else "the server's step ended by itself")
+
+    def _waiting_for(self) -> str:
+        states = fold.fold(self.records, self.ranks).ranks.values()
+        silent = [str(item.rank) for item in states if item.state == fold.WAITING]
+        if silent:
+            return "no engine process seen for rank %s" % ",".join(silent)
+        return "every rank runs, but the leader answers no generation"
+
+    def _fail(self, reason: str) -> None:
+        self.failed = True
+        self.set_state("FAILED", reason)
+        self.order = "USR2"
+
+    def _give_order(self) -> None:
+        """Signal the agents' step; they stop the ranks on their nodes, clean up and end.
+
+        An agent that has not said hello may have no handler yet and would die of the signal: wait for all, a while.
+        """
+        if self.order is None or not self.hellos:
+            return
+        if len(self.hellos) < self.nodes and time.monotonic() - self.started < HELLO_S:
+            return
+        signal_name, self.order = self.order, None
+        job = os.environ.get("SLURM_JOB_ID", "")
+        for step in set(self.hellos.values()):
+            argv = ["scancel", "--signal=%s" % signal_name, "%s.%s" % (job, step)]
+            try:
+                done = subprocess.run(
+                    argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30
+                )
+            except (OSError, subprocess.TimeoutExpired) as error:
+                self.note("warning", text="cannot signal the node agents: %s" % error)
+                continue
+            if done.returncode:
+                self.note("warning", text="scancel: " + done.stdout.decode("utf-8", "replace").strip())
+
+
+def main(run_dir: str, attempt_dir: str) -> int:
+    """Run the head of one attempt."""
+    os.umask(0o077)
+    head = Head(run_dir, attempt_dir)
+    try:
+        head.run()
+    finally:
+        if not head.finished:
+            # Nobody would see a rank die now: the job's script ends the servers.
+            os.kill(os.getppid(), signal.SIGUSR2)
+    sys.stdout.flush()
+    # A probe that hangs in its thread must not hold up the job's end.
+    os._exit(0)

@@ -1,0 +1,281 @@
+"""The node agent: sees which engine process on this node ends first and how, stops ranks in order, cleans up.
+
+It runs in a step of its own, since PMIx kills a whole server step about a second after one rank goes, wrappers write
+nothing then, and the order in which srun names tasks is no evidence. It judges nothing: that is the head's part.
+"""
+
+import os
+import select
+import signal
+import sys
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
+
+from . import journal, leftovers, processes
+
+SCAN_FAST_S = 0.2
+SCAN_SLOW_S = 1.0
+SAMPLE_S = 10.0
+FIRST_SAMPLE_S = 3.0
+CLEAN_S = 10.0
+YOUNG_S = 5.0
+EAGER_S = 60.0
+"""How long after the last new process the agent looks for further ones at the fast pace."""
+
+
+class Options(NamedTuple):
+    """What the job's script tells the agent."""
+
+    attempt_dir: str
+    tag: str
+    ranks: int
+    local_dir: str
+    stop_s: float
+    kill_wait_s: float
+
+
+class Agent:
+    """One node's agent; `run` returns when a stop was asked for and everything of the run is gone."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.node = processes.node_name()
+        self.path = os.path.join(options.attempt_dir, "journal", "%s.jsonl" % self.node)
+        self.watched: Dict[int, processes.Found] = {}
+        self.seen: Dict[int, float] = {}
+        self.handles: Dict[int, int] = {}
+        self.foreign: Set[int] = set()
+        self.loaded: Set[int] = set()
+        self.mapped: Set[str] = set()
+        self.poller = select.poll()
+        self.stopping = ""
+        self.deadline = 0.0
+        self.told: Set[int] = set()
+        self.mains: Set[int] = set()
+        self.leader_left = False
+        self.last_new = time.monotonic()
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Write one record to the journal, and to standard output, where the head reads it at once."""
+        item = journal.record(kind, node=self.node, **fields)
+        journal.append(self.path, item)
+        try:
+            os.write(1, journal.line(item))
+        except OSError:
+            # The head is gone; the journal on disk remains.
+            pass
+
+    def run(self) -> int:
+        """Watch until told to stop, then stop, clean up and return 0."""
+        self._listen()
+        removed = leftovers.sweep(self.options.local_dir, self.options.tag)
+        free = processes.shm_free_mib()
+        self.emit("hello", step=os.environ.get("SLURM_STEP_ID", ""), pid=os.getpid(), swept=removed, shm_free_mib=free)
+        next_sample = time.monotonic() + FIRST_SAMPLE_S
+        while not self._finished():
+            self._scan()
+            self._look_for_loaded()
+            if self.stopping:
+                self._stop()
+            if time.monotonic() >= next_sample:
+                self._sample()
+                next_sample = time.monotonic() + SAMPLE_S
+            self._wait()
+        self._bye()
+        return 0
+
+    def _listen(self) -> None:
+        # USR1: stop in order. USR2: something failed, make an end. TERM: Slurm ends the job and KILLs after KillWait.
+        limits = {
+            signal.SIGUSR1: ("order", self.options.stop_s),
+            signal.SIGUSR2: ("end", 2.0),
+            signal.SIGTERM: ("order", max(1.0, self.options.kill_wait_s - 3.0)),
+        }
+
+        def note(number: int, _frame: Any) -> None:
+            how, seconds = limits[signal.Signals(number)]
+            deadline = time.monotonic() + seconds
+            if not self.stopping or deadline < self.deadline:
+                self.stopping, self.deadline = how, deadline
+
+        for number in limits:
+            signal.signal(number, note)
+        # A head that has gone must not end the agent.
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer)
+        self.poller.register(reader, select.POLLIN)
+        self.wakeup = reader
+
+    def _finished(self) -> bool:
+        return bool(self.stopping) and not self.watched and self._nothing_new()
+
+    def _nothing_new(self) -> bool:
+        self._scan()
+        return not self.watched
+
+    def _scan(self) -> None:
+        current = processes.pids()
+        found = processes.find(self.options.tag, self.node, current - self.foreign - set(self.watched))
+        ours = {item.pid for item in found}
+        # A process between fork and exec still shows its parent's environment: look at young ones again.
+        self.foreign = (self.foreign & current) | {p for p in current - ours - set(self.watched) if self._settled(p)}
+        ranks = {item.pid: item.rank for item in [*found, *self.watched.values()]}
+        for item in sorted(found):
+            self._watch(item, main=ranks.get(item.parent) != item.rank)
+
+    def _settled(self, pid: int) -> bool:
+        return pid in self.foreign or processes.age(pid) > YOUNG_S
+
+    def _watch(self, item: processes.Found, main: bool) -> None:
+        self.watched[item.pid] = item
+        self.seen[item.pid] = time.monotonic()
+        if main:
+            self.mains.add(item.pid)
+        self.last_new = time.monotonic()
+        handle = _open_pidfd(item.pid)
+        if handle is not None:
+            self.handles[handle] = item.pid
+            self.poller.register(handle, select.POLLIN)
+        fields: Dict[str, Any] = {"rank": item.rank, "pid": item.pid, "name": item.name, "main": main}
+        if main and item.role == "leader":
+            given = processes.arguments(item.pid)
+            fields["ports"] = {name: given.get("%s-port" % name) for name in ("http", "grpc", "metrics")}
+            fields["address"] = given.get("http-address", "0.0.0.0")
+        self.emit("found", **fields)
+
+    def _mains(self) -> List[processes.Found]:
+        return [item for pid, item in self.watched.items() if pid in self.mains]
+
+    def _look_for_loaded(self) -> None:
+        for item in self._mains():
+            if item.pid not in self.loaded and processes.handles_term(item.pid):
+                self.loaded.add(item.pid)
+                self._remember_files()
+                self.emit("loaded", rank=item.rank, pid=item.pid)
+
+    def _remember_files(self) -> None:
+        for pid in self.watched:
+            self.mapped |= processes.shared_files(pid)
+
+    def _sample(self) -> None:
+        self._remember_files()
+        ranks: Dict[str, Dict[str, float]] = {}
+        for item in self.watched.values():
+            total = ranks.setdefault(str(item.rank), {"rss_mib": 0.0, "cpu_s": 0.0})
+            for key, value in processes.usage(item.pid).items():
+                total[key] = round(total[key] + value, 1)
+        self.emit("sample", ranks=ranks, shm_free_mib=processes.shm_free_mib())
+
+    def _wait(self) -> None:
+        eager = self.stopping or time.monotonic() - self.last_new < EAGER_S or len(self._mains()) < self.options.ranks
+        without_pidfd = len(self.handles) < len(self.watched)
+        pause = SCAN_FAST_S if eager or without_pidfd else SCAN_SLOW_S
+        for handle, _ in self.poller.poll(pause * 1000):
+            if handle == self.wakeup:
+                try:
+                    os.read(self.wakeup, 4096)
+                except OSError:
+                    pass
+            else:
+                self._ended(self.handles[handle])
+        if without_pidfd:
+            for pid in [pid for pid in self.watched if not processes.alive(pid)]:
+                self._ended(pid)
+
+    def _ended(self, pid: int) -> None:
+        how = processes.ended_how(pid)
+        # A process found between fork and exec still bore its parent's name.
+        name = processes.name_of(pid) or self.watched[pid].name
+        when = time.time()
+        main = pid in self.mains
+        item = self.watched.pop(pid)
+        self.leader_left |= main and item.role == "leader"
+        for handle in [handle for handle, owner in self.handles.items() if owner == pid]:
+            self.poller.unregister(handle)
+            os.close(handle)
+            del self.handles[handle]
+        if how is None and main:
+            how = self._as_the_wrapper_saw_it(item.rank)
+        self.emit(
+            "ended",
+            rank=item.rank,
+            pid=pid,
+            name=name,
+            main=main,
+            how=how,
+            lived_s=round(time.monotonic() - self.seen.pop(pid), 1),
+            loaded=pid in self.loaded,
+            asked=bool(self.stopping),
+            at=round(when, 3),
+        )
+
+    def _as_the_wrapper_saw_it(self, rank: int) -> Optional[str]:
+        """rank.sh reaps the engine at once and writes its status down: wait a moment for that line."""
+        path = os.path.join(self.options.attempt_dir, "journal", "rank-%d.jsonl" % rank)
+        for _ in range(10):
+            for item in reversed(journal.read(path)):
+                if item["kind"] == "exit":
+                    return processes.describe_exit_code(int(item["code"]))
+            time.sleep(0.02)
+        return None
+
+    def _stop(self) -> None:
+        self._remember_files()
+        late = time.monotonic() >= self.deadline
+        for item in list(self.watched.values()):
+            if late:
+                _send(item.pid, signal.SIGKILL)
+            elif item.pid not in self.told and item.pid in self.mains and self._may_be_told(item):
+                self.told.add(item.pid)
+                _send(item.pid, signal.SIGTERM)
+
+    def _may_be_told(self, item: processes.Found) -> bool:
+        # A worker leaves initialize when its leader's finalize releases it. SIGTERM before that kills it, and the
+        # leader then waits in MPI_Finalize until its exit timeout.
+        return self.stopping == "end" or item.role != "worker" or item.pid in self.loaded or self.leader_left
+
+    def _bye(self) -> None:
+        removed = leftovers.remove(self.options.tag, self.options.local_dir, self.mapped)
+        self.emit("bye", removed=removed)
+
+
+def _open_pidfd(pid: int) -> Optional[int]:
+    opener: Optional[Callable[[int], int]] = getattr(os, "pidfd_open", None)
+    if opener is None:
+        return None
+    try:
+        return opener(pid)
+    except OSError:
+        return None
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass
+
+
+def clean(tag: str, local_dir: str) -> int:
+    """End what is left of a run on this node and remove its leftovers, in place of an agent that is gone."""
+    node, mapped = processes.node_name(), set()
+    deadline = time.monotonic() + CLEAN_S
+    found = processes.find(tag, node, processes.pids())
+    while found and time.monotonic() < deadline:
+        for item in found:
+            mapped |= processes.shared_files(item.pid)
+            _send(item.pid, signal.SIGKILL)
+        time.sleep(0.1)
+        found = processes.find(tag, node, processes.pids())
+    leftovers.remove(tag, local_dir, mapped)
+    return 0
+
+
+def main(options: Options) -> int:
+    """Run the node agent of this node."""
+    os.umask(0o077)
+    sys.stdin.close()
+    return Agent(options).run()

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slurm_llm.agent.fold import describe, fold
+
+HELLO = {"t": 0.0, "kind": "hello", "node": "n1"}
+
+
+def ended(t: float, rank: int, how: str | None, **more: Any) -> dict[str, Any]:
+    """Return a node agent's record of an end."""
+    fields = {"main": False, "name": "triton_python_b", "lived_s": 60.0, "asked": False, "node": f"n{rank // 2 + 1}"}
+    return {"t": t, "at": t, "kind": "ended", "rank": rank, "how": how, **fields, **more}
+
+
+MAIN = {"main": True, "name": "tritonserver"}
+
+
+@pytest.mark.parametrize(
+    ("records", "rank"),
+    [
+        pytest.param([ended(5, 3, "signal SIGKILL")], 3, id="a stub that is killed"),
+        pytest.param([ended(5, 3, "signal SIGKILL", lived_s=0.5)], 3, id="a stub that is killed early"),
+        pytest.param([ended(5, 3, "exit 0", **MAIN)], 3, id="a server that exits 0 unasked"),
+        pytest.param([ended(5, 3, None)], 3, id="a long-lived child that nobody reaped in time"),
+        pytest.param([ended(5, 3, "exit 1", lived_s=0.1)], None, id="the stub's version question exits with 1"),
+        pytest.param([ended(5, 3, None, name="sh", lived_s=0.0)], None, id="a short helper"),
+        pytest.param([ended(5, 3, "signal SIGTERM", asked=True, **MAIN)], None, id="a server that was told to"),
+        pytest.param(
+            [ended(6, 1, "signal SIGTERM", **MAIN), ended(5, 4, "signal SIGKILL", lived_s=1, name="EngineCore")],
+            4,
+            id="the killed child is the cause of its server's end",
+        ),
+        pytest.param(
+            [ended(60, 1, "exit 1", **MAIN), ended(5, 4, "signal SIGKILL", lived_s=1, name="cc1plus")],
+            1,
+            id="a helper killed long before is not",
+        ),
+        pytest.param(
+            [ended(5.2, 2, "exit 3", **MAIN), ended(5.1, 7, "exit 3", **MAIN), ended(5.3, 0, "exit 3", **MAIN)],
+            7,
+            id="the earliest by the agents' clocks, whatever the order of arrival",
+        ),
+        pytest.param(
+            [{"t": 5.0, "kind": "stop"}, ended(4.5, 3, "signal SIGTERM", **MAIN)],
+            None,
+            id="scancel reaches an engine before the head",
+        ),
+        pytest.param(
+            [{"t": 5.0, "kind": "stop"}, ended(4.5, 3, "signal SIGSEGV", **MAIN)], 3, id="a crash just before a stop"
+        ),
+        pytest.param([{"t": 5.0, "kind": "stop"}, ended(9, 3, "signal SIGKILL", **MAIN)], None, id="killed while stopping"),
+    ],
+)
+def test_who_went_first(records: list[dict[str, Any]], rank: int | None) -> None:
+    """The culprit is named, helpers and victims are not."""
+    found = fold([HELLO, *records], 8).first_end
+    assert (None if found is None else found.rank) == rank
+
+
+def test_where_no_agent_saw_an_engine_the_wrapper_counts() -> None:
+    """A rank that fails before it starts its engine leaves only its own exit record."""
+    records = [{"t": 3.0, "kind": "exit", "rank": 2, "node": "n2", "code": 139}]
+    found = fold(records, 4).first_end
+    assert found is not None
+    assert (found.rank, found.node, found.how) == (2, "n2", "signal SIGSEGV")
+    found = {"t": 2.0, "kind": "found", "rank": 2, "node": "n2", "main": True, "pid": 7}
+    assert fold([HELLO, found, *records], 4).first_end is None
+
+
+def test_the_sentence_says_rank_node_process_how_and_when() -> None:
+    """What a person reads at night names everything that is known."""
+    records = [HELLO, {"t": 2.0, "kind": "state", "state": "READY"}, ended(5, 3, "signal SIGKILL")]
+    found = fold(records, 4).first_end
+    assert found is not None
+    assert describe(found) == "rank 3 on node n2 went first: triton_python_b ended: signal SIGKILL, while serving"
+    unasked = fold([HELLO, ended(5, 0, "exit 0", **MAIN)], 4).first_end
+    assert unasked is not None
+    assert "though nobody had asked it to, while loading" in describe(unasked)
+
+
+def test_states_of_ranks_follow_their_records() -> None:
+    """A rank waits, starts, loads, serves once its leader answers, and ends."""
+    records: list[dict[str, Any]] = [HELLO]
+    assert fold(records, 2).ranks[1].state == "waiting"
+    records.append({"t": 1.0, "kind": "start", "rank": 1, "node": "n1", "gpus": "0,1"})
+    assert fold(records, 2).ranks[1].state == "starting"
+    records.append({"t": 2.0, "kind": "found", "rank": 1, "node": "n1", "main": True, "pid": 7})
+    assert fold(records, 2).ranks[1].state == "loading"
+    records.append({"t": 3.0, "kind": "state", "state": "READY"})
+    facts = fold(records, 2)
+    assert (facts.ranks[1].state, facts.ranks[1].pid, facts.ranks[1].visible_gpus) == ("ready", 7, "0,1")
+    assert (facts.state, facts.ready_at, facts.ranks[0].state) == ("READY", 3.0, "waiting")
+    records.append({"t": 4.0, "kind": "sample", "ranks": {"1": {"rss_mib": 12.5, "cpu_s": 1.0}, "99": {}}})
+    records.append(ended(5, 1, "exit 3", **MAIN))
+    last = fold(records, 2).ranks[1]
+    assert (last.state, last.how, last.rss_mib, last.ended) == ("ended", "exit 3", 12.5, 5)
+
+
+def test_records_of_unknown_kinds_and_ranks_are_ignored() -> None:
+    """A newer agent's words do not break an older reader."""
+    facts = fold([{"t": 1.0, "kind": "news", "rank": 0}, {"t": 1.0, "kind": "found", "rank": 12, "main": True}], 2)
+    assert [own.state for own in facts.ranks.values()] == ["waiting", "waiting"]
