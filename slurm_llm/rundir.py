@@ -1,0 +1,148 @@
+"""Every file name of a run directory, for Python and for templates; reads and writes nothing.
+
+    <log root>/<slug>-<run id>/         one submission ("run")
+      job.sub rank.sh agent/            what sbatch runs
+      model_repository/ triton/         what Triton reads
+      plan.json spec.yaml site.yaml record.json
+      slurm-<job id>.out                the job's own output
+      job-<job id>/                     one Slurm job of that run
+        job.json                        written by submit, or by the job itself when sbatch was called by hand
+        endpoint.<attempt>.json         once, when ready (mode 0600)
+        result.<attempt>.json           once, at the end
+        attempt-<attempt>/              one start of the server
+          rank-<n>.log step-<i>.log agents.log preflight.log
+          journal/<node>.jsonl journal/rank-<n>.jsonl journal/head.jsonl
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+JOB_SCRIPT = "job.sub"
+RANK_SCRIPT = "rank.sh"
+AGENT = "agent"
+REPOSITORY = "model_repository"
+TRITON = "triton"
+PLAN = "plan.json"
+SPEC = "spec.yaml"
+SITE = "site.yaml"
+RECORD = "record.json"
+
+_RUN_NAME = re.compile(r"(?P<slug>.+)-(?P<id>\d{8}-\d{6}-[0-9a-f]{4})\Z")
+_JOB_DIR = re.compile(r"job-(\d+)\Z")
+_ATTEMPT_DIR = re.compile(r"attempt-(\d+)\Z")
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """Paths of one run directory."""
+
+    root: Path
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, `YYYYMMDD-HHMMSS-xxxx`; the folder's name when it is none of ours."""
+        match = _RUN_NAME.match(self.root.name)
+        return match["id"] if match else self.root.name
+
+    @property
+    def script(self) -> Path:
+        """The script that sbatch takes."""
+        return self.root / JOB_SCRIPT
+
+    @property
+    def plan(self) -> Path:
+        """The plan as JSON."""
+        return self.root / PLAN
+
+    @property
+    def record(self) -> Path:
+        """What was rendered, when and by whom."""
+        return self.root / RECORD
+
+    def script_in(self, root: Path) -> Path:
+        """Return the script below another root, such as a draft of this directory."""
+        return root / JOB_SCRIPT
+
+    def output(self, job_id: int) -> Path:
+        """The job's own output."""
+        return self.root / f"slurm-{job_id}.out"
+
+    def job(self, job_id: int) -> JobPaths:
+        """Return the paths of one Slurm job of this run."""
+        return JobPaths(self.root / f"job-{job_id}", job_id)
+
+    def jobs(self) -> list[JobPaths]:
+        """Return the run's Slurm jobs, oldest first."""
+        found = (_JOB_DIR.match(path.name) for path in _folders(self.root))
+        return [self.job(job_id) for job_id in sorted(int(match[1]) for match in found if match)]
+
+
+@dataclass(frozen=True)
+class JobPaths:
+    """Paths of one Slurm job of a run."""
+
+    root: Path
+    job_id: int
+
+    @property
+    def submission(self) -> Path:
+        """Who submitted the job, when and how."""
+        return self.root / "job.json"
+
+    def endpoint(self, attempt: int) -> Path:
+        """Where the attempt serves."""
+        return self.root / f"endpoint.{attempt}.json"
+
+    def result(self, attempt: int) -> Path:
+        """How the attempt ended."""
+        return self.root / f"result.{attempt}.json"
+
+    def attempt(self, attempt: int) -> AttemptPaths:
+        """Return the paths of one attempt."""
+        return AttemptPaths(self.root / f"attempt-{attempt}", attempt)
+
+    def attempts(self) -> list[AttemptPaths]:
+        """Return the attempts, oldest first."""
+        found = (_ATTEMPT_DIR.match(path.name) for path in _folders(self.root))
+        return [self.attempt(number) for number in sorted(int(match[1]) for match in found if match)]
+
+
+@dataclass(frozen=True)
+class AttemptPaths:
+    """Paths of one start of the server."""
+
+    root: Path
+    number: int
+
+    @property
+    def journal(self) -> Path:
+        """The folder of journals."""
+        return self.root / "journal"
+
+    def rank_log(self, rank: int) -> Path:
+        """Everything that one rank printed."""
+        return self.root / f"rank-{rank}.log"
+
+    def step_log(self, instance: int) -> Path:
+        """What srun said about one instance's step."""
+        return self.root / f"step-{instance}.log"
+
+
+def _folders(root: Path) -> list[Path]:
+    try:
+        return [path for path in root.iterdir() if path.is_dir()]
+    except OSError:
+        return []
+
+
+def run_name(slug: str, run_id: str) -> str:
+    """Return the name of a run directory."""
+    return f"{slug}-{run_id}"
+
+
+def is_run_name(name: str) -> bool:
+    """Return whether `name` is that of a run directory."""
+    return _RUN_NAME.match(name) is not None

@@ -1,0 +1,102 @@
+#!/bin/bash
+# Starts one rank of demo, in the container where there is one.
+# usage: rank.sh INSTANCE FIRST_RANK   (job.sub calls it through srun, one task a rank)
+
+# shellcheck disable=SC2016  # a $ in single quotes is meant as it stands
+set -u
+umask 077
+instance=$1
+rank=$(($2 + SLURM_PROCID))
+node=${SLURMD_NODENAME:-$HOSTNAME}
+exec >>"$LLMRUN_ATTEMPT/rank-$rank.log" 2>&1
+
+# One JSON line an event; the value of CUDA_VISIBLE_DEVICES holds nothing that JSON would need escaped.
+event() {
+    local LC_ALL=C now=${EPOCHREALTIME:-}
+    [[ -n $now ]] || now=$(date +%s.%N)
+    printf '\n{"t":%s,"kind":"%s","rank":%d,"node":"%s"%s}' "$now" "$1" "$rank" "$node" "${2:-}" \
+        >>"$LLMRUN_ATTEMPT/journal/rank-$rank.jsonl"
+}
+
+gpus=${CUDA_VISIBLE_DEVICES-}
+event start ",\"gpus\":\"${gpus//[^A-Za-z0-9,.:\/_-]/}\""
+printf '%(%Y-%m-%d %H:%M:%S)T slurm_llm: rank %d of instance %d on node %s, GPUs "%s"\n' -1 "$rank" "$instance" "$node" "$gpus"
+
+# Triton's Python backend hands the repository's path to a shell: it only ever sees a plain, node-local one.
+# TMPDIR is one folder for all ranks of a node: MPI and the backend put their files there, the agent removes it.
+base=/tmp/llmrun-"$LLMRUN_TAG"
+place="$base/$rank"
+mkdir -p "$place" && ln -sfn "$LLMRUN_RUN/model_repository" "$place/repository" && ln -sfn "$LLMRUN_RUN/triton" "$place/triton" || exit 73
+export TMPDIR="${TMPDIR-$base}"
+[[ -d $TMPDIR ]] || export TMPDIR="$base"
+
+# A prefix of its own for every job, attempt and rank: servers that share /dev/shm and a prefix collide before
+# Triton 24.04, and the leftovers of a killed one are told apart from its neighbours' by it.
+prefix="llm${LLMRUN_TAG/./a}r${rank}_"
+
+for home in /opt/tritonserver "$place/triton"; do
+    [[ -x $home/bin/tritonserver ]] && break
+done
+if [[ ! -x $home/bin/tritonserver ]]; then
+    echo "slurm_llm: no bin/tritonserver in" /opt/tritonserver "nor in the run directory:" \
+        "set triton.server in the site profile"
+    event exit ',"code":127'
+    exit 127
+fi
+# Triton's Python stub takes the first python3 on PATH, and reads no PYTHONPATH.
+PATH=/usr/bin:"$PATH"
+unset PYTHONPATH PYTHONHOME
+command=("$home/bin/tritonserver" --model-repository="$place/repository")
+if [[ $home != /opt/tritonserver ]]; then
+    export LD_LIBRARY_PATH="$home/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    command+=(--backend-directory="$home/backends")
+fi
+command+=(--backend-config="python,shm-region-prefix-name=$prefix" --exit-timeout-secs=5)
+command+=(--disable-auto-complete-config)
+
+if ((SLURM_PROCID == 0)); then
+    # The leader alone serves. Its ports are drawn on its own node, now, before anything heavy is loaded.
+    role=leader
+    if ! ports=$(/usr/bin/python3 -I "$LLMRUN_RUN/agent" ports 20000 29999 \
+        $((SLURM_JOB_ID * 1 + instance)) - - -); then
+        event exit ',"code":98'
+        exit 98
+    fi
+    read -r http grpc metrics <<<"$ports"
+    command+=(--http-port="$http" --grpc-port="$grpc" --metrics-port="$metrics")
+else
+    # A worker never serves: no ports, and only the engine's own model.
+    role=worker
+    command+=(--allow-http=false --allow-grpc=false --allow-metrics=false)
+    command+=(--model-control-mode=explicit)
+    command+=(--load-model=tensorrt_llm)
+fi
+
+# The engine gets a process group of its own: what it leaves behind when it ends is ended with the group.
+# A signal meant for the engine reaches it directly; here it only must not end the watch.
+trap : TERM INT USR1 USR2
+set -m
+LLMRUN_RANK=$rank LLMRUN_ROLE=$role LLMRUN_NODE=$node "${command[@]}" &
+engine=$!
+set +m
+code=0
+{
+    # A trapped signal interrupts `wait`: go on until the engine is gone, then ask once more for its own status.
+    # 127: bash has forgotten the process; -1: bash 5.2 after a trap.
+    while :; do
+        wait "$engine"
+        code=$?
+        kill -0 "$engine" || break
+    done
+    if ((code > 128)); then
+        wait "$engine"
+        again=$?
+        ((again < 0 || again == 127)) || code=$again
+    fi
+} 2>/dev/null
+printf '%(%Y-%m-%d %H:%M:%S)T slurm_llm: rank %d: the engine ended with exit code %d\n' -1 "$rank" "$code"
+event exit ",\"code\":$code"
+kill -KILL -- "-$engine" 2>/dev/null
+rm -rf "$place"
+rm -f "/dev/shm/$prefix"*
+exit "$code"

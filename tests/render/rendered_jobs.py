@@ -1,0 +1,96 @@
+"""Cases of the rendering tests: layouts, sites and switches, and what they render to."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_llm.plan import Plan, build_plan
+from slurm_llm.render import Target, render
+from slurm_llm.sites.load import load_site, parse_site
+from slurm_llm.sites.profile import SiteProfile
+from slurm_llm.spec import JobSpec, spec_from_mapping
+from slurm_llm.yamlio import Document, Tree
+
+LAYOUTS: dict[str, dict[str, Tree]] = {
+    "one": {},
+    "tp4": {"tensor_parallel_size": 4},
+    "tp4-pp2-moe": {"tensor_parallel_size": 4, "pipeline_parallel_size": 2, "moe_expert_parallel_size": 2},
+    "tp2-cp2": {"tensor_parallel_size": 2, "context_parallel_size": 2, "resources": {"nodes": 4}},
+    "tp8-three-replicas": {"tensor_parallel_size": 8, "replicas": 3},
+}
+
+
+def _site(partition: dict[str, Tree], **values: Tree) -> SiteProfile:
+    base: dict[str, Tree] = {"schema_version": 1, "name": "here", "launcher": {"mpi": "pmix"}}
+    return parse_site(Document("site", {**base, "partitions": {"gpu": {"gpus_per_node": 4, **partition}}, **values}))
+
+
+SITES: dict[str, SiteProfile] = {
+    "devcluster": load_site("devcluster", {}).profile,
+    "generic": load_site("generic", {}).profile,
+    "account": _site(
+        {"slurm_partition": "gpu_long", "exclusive": True, "mem_per_node": "0", "qos": "normal", "constraint": "a&b"},
+        account={"required": True, "default": "project1"},
+        launcher={"mpi": "pmi2", "step": {"cpu_bind": "cores"}},
+        env={"set": {"NCCL_DEBUG": "WARN"}, "unset": ["I_MPI_PMI_LIBRARY"]},
+        sbatch_extra=["--mail-type=END,FAIL"],
+        srun_extra=["--network=no_vni"],
+        triton={"server": "/apps/triton server"},
+        python="/usr/bin/python3.9",
+    ),
+    "no-gpu-request": _site({"gpu_request": {"style": "none"}, "cpus_per_node": 64}),
+    "typed-gpus": _site({"gpu_request": {"style": "gpus_per_node", "type": "a100"}, "cpus_per_node": 64}),
+    "typed-gres": _site({"gpu_request": {"style": "gres", "type": "h100"}}, storage={"local": "/scratch/local"}),
+    "cpus-only": _site({"gpus_per_node": 0, "cpus_per_node": 8, "cpus_per_rank": 2}),
+}
+
+SWITCHES: dict[str, tuple[dict[str, Tree], dict[str, Tree]]] = {
+    "preflight": ({"preflight": {"mpi": True}}, {"preflight": {"mpi": False}}),
+    "env": ({}, {"env": {"A": 'it\'s "x" $HOME `id` \\ é 模', "B": True, "C": 1.5, "E": ""}}),
+    "shell": ({}, {"prologue": "module load x || true\n", "epilogue": "echo once\necho twice"}),
+    "options": (
+        {},
+        {"triton": {"http_port": 8000, "log_verbose": 1, "extra_args": ["--x=a b"]}, "sbatch_extra": ["--comment=a b"]},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A spec on a site; `name` says which of the tables' entries."""
+
+    name: str
+    spec: JobSpec
+    site: SiteProfile
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return build_plan(self.spec, self.site)
+
+    def files(self, target: Target | None = None) -> dict[str, str]:
+        """Return the rendered files for a placeholder run directory, or for `target`."""
+        return render(self.plan, target or Target(Path("/runs/demo"), "/usr/bin/python3"))
+
+
+def make_case(name: str, site: str, *values: dict[str, Tree]) -> Case:
+    """Return a rehearsal on the site of that name, with `values` laid over each other."""
+    merged: dict[str, Tree] = {"name": "demo", "engine": "rehearsal"}
+    for value in values:
+        merged.update(value)
+    return Case(name, spec_from_mapping(merged), SITES[site])
+
+
+def matrix() -> list[Case]:
+    """Return every layout on every site, and every combination of the switches on one of them."""
+    cases = [
+        make_case(f"{layout}.{site}", site, values)
+        for (layout, values), site in itertools.product(LAYOUTS.items(), SITES)
+    ]
+    for choice in itertools.product((0, 1), repeat=len(SWITCHES)):
+        picked = [pair[index] for pair, index in zip(SWITCHES.values(), choice, strict=True)]
+        name = "switches-" + "".join(map(str, choice))
+        cases.append(make_case(name, "devcluster", LAYOUTS["tp4-pp2-moe"], *picked))
+    return cases
