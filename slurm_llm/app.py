@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_llm import __version__
-from slurm_llm.errors import EnvironmentError_, InputError, PlanError, Problem, SubmitError
+from slurm_llm.errors import InputError, PlanError, Problem, SetupError, SubmitError
 from slurm_llm.plan import Plan, build_plan
 from slurm_llm.process import TIMEOUT_RC
 from slurm_llm.record import RunRecord, Submission, record_to_json, remember_run
@@ -173,7 +173,7 @@ def write_run(rendered: Rendered) -> None:
     """Write a run directory, whole or not at all.
 
     Raises:
-        EnvironmentError_: the file system refuses.
+        SetupError: the file system refuses.
     """
     final = rendered.paths.root
     draft = final.with_name(f".{final.name}.tmp")
@@ -191,7 +191,7 @@ def write_run(rendered: Rendered) -> None:
         draft.rename(final)
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
-        raise EnvironmentError_(Problem(str(final), what, todo="set log_root to a folder of yours")) from None
+        raise SetupError(Problem(str(final), what, todo="set log_root to a folder of yours")) from None
     finally:
         # Also after an interrupt; there is nothing to remove once it has been renamed.
         shutil.rmtree(draft, ignore_errors=True)
@@ -201,7 +201,7 @@ def submit_job(job: Job, rendered: Rendered, around: Surroundings) -> JobId:
     """Write the run directory and submit its script; on a refusal nothing is left behind.
 
     Raises:
-        SubmitError: sbatch refused; EnvironmentError_: no Slurm, or the directory cannot be written;
+        SubmitError: sbatch refused; SetupError: no Slurm, or the directory cannot be written;
         PlanError: the job can never start on this cluster as it is now.
     """
     slurm = around.slurm()
@@ -209,7 +209,7 @@ def submit_job(job: Job, rendered: Rendered, around: Surroundings) -> JobId:
     write_run(rendered)
     try:
         job_id = slurm.submit(str(rendered.paths.script)).job_id
-    except (SubmitError, EnvironmentError_) as error:
+    except (SubmitError, SetupError) as error:
         # Without an answer there may be a job all the same, and it needs its files.
         if not isinstance(error, SubmitError) or error.returncode not in (0, TIMEOUT_RC):
             shutil.rmtree(rendered.paths.root, ignore_errors=True)

@@ -5,7 +5,7 @@
     │   ├── SpecError             3   a job spec
     │   └── SiteError             3   a site profile
     ├── PlanError                 4   each input is right alone, together they cannot be planned
-    ├── EnvironmentError_         5   this machine lacks something (a program, a right, a package)
+    ├── SetupError                5   this machine lacks something (a program, a right, a package)
     ├── SlurmError                6   a Slurm command failed; argv, exit status and both streams are kept
     │   └── SubmitError           6   sbatch refused the job
     ├── RunNotFound               7   no run matches what was asked for
@@ -70,7 +70,7 @@ class PlanError(SlurmLlmError):
     exit_code = 4
 
 
-class EnvironmentError_(SlurmLlmError):
+class SetupError(SlurmLlmError):
     """This machine lacks a program, a package or a right."""
 
     exit_code = 5
@@ -81,9 +81,7 @@ class SlurmError(SlurmLlmError):
 
     exit_code = 6
 
-    def __init__(
-        self, message: str, argv: Sequence[str], *, returncode: int, stdout: str, stderr: str
-    ) -> None:
+    def __init__(self, message: str, argv: Sequence[str], *, returncode: int, stdout: str, stderr: str) -> None:
         self.argv = tuple(argv)
         self.returncode = returncode
         self.stdout = stdout

@@ -1,17 +1,17 @@
 """Every file name of a run directory, for Python and for templates; reads and writes nothing.
 
-    <log root>/<slug>-<run id>/         one submission ("run")
-      job.sub rank.sh agent/            what sbatch runs
-      model_repository/ triton/         what Triton reads
-      plan.json spec.yaml site.yaml record.json
-      slurm-<job id>.out                the job's own output
-      job-<job id>/                     one Slurm job of that run
-        job.json                        written by submit, or by the job itself when sbatch was called by hand
-        endpoint.<attempt>.json         once, when ready (mode 0600)
-        result.<attempt>.json           once, at the end
-        attempt-<attempt>/              one start of the server
-          rank-<n>.log step-<i>.log agents.log preflight.log
-          journal/<node>.jsonl journal/rank-<n>.jsonl journal/head.jsonl
+<log root>/<slug>-<run id>/         one submission ("run")
+  job.sub rank.sh agent/            what sbatch runs
+  model_repository/ triton/         what Triton reads
+  plan.json spec.yaml site.yaml record.json
+  slurm-<job id>.out                the job's own output
+  job-<job id>/                     one Slurm job of that run
+    job.json                        written by submit, or by the job itself when sbatch was called by hand
+    endpoint.<attempt>.json         once, when ready (mode 0600)
+    result.<attempt>.json           once, at the end
+    attempt-<attempt>/              one start of the server
+      rank-<n>.log step-<i>.log agents.log preflight.log
+      journal/<node>.jsonl journal/rank-<n>.jsonl journal/head.jsonl
 """
 
 from __future__ import annotations

@@ -11,15 +11,19 @@ LIBRARIES = "nvidia_pytriton.libs"
 
 
 def wheel_links(version: tuple[int, int] = sys.version_info[:2]) -> dict[str, Path]:
-    """Return link name → target of a Triton home made of the wheel's files; empty when there is no wheel.
-
-    Triton wants its Python stub beside `libtriton_python.so`; the wheel keeps one a Python version elsewhere, and its
-    libraries in a folder of their own (nvidia-pytriton 0.7.0).
-    """
+    """Return the links of a Triton home made of the installed wheel's files; empty when there is no wheel."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         return {}
-    package = Path(next(iter(spec.submodule_search_locations)))
+    return home_links(Path(next(iter(spec.submodule_search_locations))), version)
+
+
+def home_links(package: Path, version: tuple[int, int]) -> dict[str, Path]:
+    """Return link name → target of a Triton home made of the unpacked wheel's `pytriton` folder; empty if it lacks any.
+
+    Triton wants its Python stub beside `libtriton_python.so`; the wheel keeps one a Python version elsewhere, and its
+    libraries in a folder of their own (nvidia-pytriton 0.5.3 and 0.7.0).
+    """
     server = package / "tritonserver"
     stub = server / "python_backend_stubs" / f"{version[0]}.{version[1]}" / "triton_python_backend_stub"
     backend = server / "backends" / "python"

@@ -27,7 +27,7 @@ from slurm_llm.devcluster.config import (
 from slurm_llm.devcluster.daemons import Identity, end_processes, identify
 from slurm_llm.devcluster.host import require_debian
 from slurm_llm.devcluster.packages import needed_packages, services_held_back
-from slurm_llm.errors import EnvironmentError_, InputError
+from slurm_llm.errors import InputError, SetupError
 
 MACHINE = Machine(host="box", net="10.213.77")
 SPEC = ClusterSpec()
@@ -197,7 +197,7 @@ def test_debian_and_its_children_are_accepted(text: str) -> None:
 @pytest.mark.parametrize("text", ['ID=fedora\nPRETTY_NAME="Fedora 40"\n', ""])
 def test_other_systems_get_one_sentence(text: str) -> None:
     """Any other system is refused with one problem that says what is needed."""
-    with pytest.raises(EnvironmentError_, match="needs Debian or Ubuntu") as caught:
+    with pytest.raises(SetupError, match="needs Debian or Ubuntu") as caught:
         require_debian(text)
     assert len(caught.value.problems) == 1
 

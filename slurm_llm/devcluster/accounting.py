@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slurm_llm.devcluster.config import ClusterSpec, Machine, Paths, slurmdbd_conf
 from slurm_llm.devcluster.daemons import SEARCH_PATH, Daemon, Daemons, listens
-from slurm_llm.errors import EnvironmentError_, SlurmError
+from slurm_llm.errors import SetupError, SlurmError
 from slurm_llm.process import Completed, run
 
 ACCOUNT = "devcluster"
@@ -50,7 +50,7 @@ def _install_database(paths: Paths) -> None:
     done = run(argv, env={**os.environ, "PATH": SEARCH_PATH}, timeout_s=300)
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-8:])
-        raise EnvironmentError_(f"mariadb-install-db: failed\n{tail}")
+        raise SetupError(f"mariadb-install-db: failed\n{tail}")
     fresh.rename(paths.mariadb)
 
 

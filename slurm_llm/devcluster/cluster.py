@@ -121,7 +121,7 @@ def silent(message: str) -> None:
 def up(spec: ClusterSpec, say: Callable[[str], None] = silent) -> ClusterStatus:
     """Bring a cluster up, or bring back what died of it, and wait until every node takes jobs.
 
-    InputError: impossible options, or others than those of the cluster that is there. EnvironmentError_: not
+    InputError: impossible options, or others than those of the cluster that is there. SetupError: not
     root, not Debian, a package or daemon fails. NotReady: a node does not come up, with the end of its log.
     """
     check_spec(spec)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from slurm_llm.errors import EnvironmentError_, NotReady
+from slurm_llm.errors import NotReady, SetupError
 
 # Every process that `up` starts carries its state directory in the environment: one that a killed `up` had no
 # time to record is found by it.
@@ -107,7 +107,7 @@ class Daemons:
         deadline = time.monotonic() + timeout_s
         while not ready():
             if self.running(name) is None:
-                raise EnvironmentError_(f"{name}: ended while starting\n{self._last_words(name)}")
+                raise SetupError(f"{name}: ended while starting\n{self._last_words(name)}")
             if time.monotonic() > deadline:
                 raise NotReady(f"{name}: not ready after {timeout_s:g} s\n{self._last_words(name)}")
             time.sleep(0.03)

@@ -19,7 +19,7 @@ from slurm_llm.devcluster.config import (
     hosts_block,
     without_hosts_block,
 )
-from slurm_llm.errors import EnvironmentError_, NotReady
+from slurm_llm.errors import NotReady, SetupError
 from slurm_llm.process import run
 
 HOSTS = Path("/etc/hosts")
@@ -31,7 +31,7 @@ NULL_DEVICE = (1, 3)
 def require_root() -> None:
     """Refuse, in one sentence, to work as an ordinary user."""
     if os.geteuid() != 0:
-        raise EnvironmentError_("devcluster: needs root for namespaces, devices and packages: run it as root")
+        raise SetupError("devcluster: needs root for namespaces, devices and packages: run it as root")
 
 
 def require_debian(os_release: str | None = None) -> None:
@@ -43,7 +43,7 @@ def require_debian(os_release: str | None = None) -> None:
     family = f"{values.get('ID', '')} {values.get('ID_LIKE', '')}".replace('"', "").split()
     if not {"debian", "ubuntu"} & set(family):
         name = values.get("PRETTY_NAME", "an unknown system").strip('"')
-        raise EnvironmentError_(f"devcluster: needs Debian or Ubuntu for its packages; this is {name}")
+        raise SetupError(f"devcluster: needs Debian or Ubuntu for its packages; this is {name}")
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def ensure_user(name: str) -> Path:
     except KeyError:
         done = run(["useradd", "--create-home", "--shell", "/bin/bash", name])
     if done.returncode:
-        raise EnvironmentError_(f"user {name}: cannot be created: {done.stderr.strip()}")
+        raise SetupError(f"user {name}: cannot be created: {done.stderr.strip()}")
     return Path(pwd.getpwnam(name).pw_dir)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slurm_llm.devcluster.config import ClusterSpec, Machine, Names, names_of
 from slurm_llm.devcluster.daemons import Identity, all_pids, end_processes, identify
-from slurm_llm.errors import EnvironmentError_
+from slurm_llm.errors import SetupError
 from slurm_llm.process import run
 
 NETNS_DIR = Path("/run/netns")
@@ -57,7 +57,7 @@ def free_subnet(bridge: str) -> str:
         candidate = ipaddress.ip_network(f"{net}.0/24")
         if not any(candidate.overlaps(other) for other in used):
             return net
-    raise EnvironmentError_(f"network: none of {', '.join(f'{net}.0/24' for net in SUBNETS)} is free here")
+    raise SetupError(f"network: none of {', '.join(f'{net}.0/24' for net in SUBNETS)} is free here")
 
 
 def free_port(first: int) -> int:
@@ -70,7 +70,7 @@ def free_port(first: int) -> int:
             except OSError:
                 continue
             return port
-    raise EnvironmentError_(f"network: no free port from {first} on")
+    raise SetupError(f"network: no free port from {first} on")
 
 
 def ensure_network(spec: ClusterSpec, machine: Machine) -> None:
@@ -139,7 +139,7 @@ def kill_all_in(netnses: Iterable[str]) -> None:
         if not found:
             return
         end_processes(found, grace_s=0)
-    raise EnvironmentError_(f"{', '.join(names)}: processes keep coming back: {[p.pid for p in found]}")
+    raise SetupError(f"{', '.join(names)}: processes keep coming back: {[p.pid for p in found]}")
 
 
 def set_link(names: Names, node: str, *, up: bool) -> None:
@@ -177,7 +177,7 @@ def _exists(link: str) -> bool:
 def _ip(*arguments: str) -> str:
     done = run(["ip", *arguments], env={**os.environ, "LC_ALL": "C"})
     if done.returncode:
-        raise EnvironmentError_(f"ip {' '.join(arguments)}: {done.stderr.strip() or done.returncode}")
+        raise SetupError(f"ip {' '.join(arguments)}: {done.stderr.strip() or done.returncode}")
     return done.stdout
 
 

@@ -17,7 +17,7 @@ from slurm_llm.devcluster.namespaces import (
     link_is_up,
     set_link,
 )
-from slurm_llm.errors import EnvironmentError_, NotReady, Problem
+from slurm_llm.errors import NotReady, Problem, SetupError
 from slurm_llm.process import Completed, run
 
 SERVING = ("idle", "mixed", "allocated", "completing")
@@ -106,7 +106,7 @@ def _hidden(holder: int) -> bool:
 def _in_node(holder: int, *argv: str) -> None:
     done = run(inside(holder, *argv))
     if done.returncode:
-        raise EnvironmentError_(f"{' '.join(argv)}: {done.stderr.strip()}")
+        raise SetupError(f"{' '.join(argv)}: {done.stderr.strip()}")
 
 
 def node_states(cluster: Cluster) -> dict[str, tuple[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slurm_llm.errors import EnvironmentError_
+from slurm_llm.errors import SetupError
 from slurm_llm.process import run
 
 SLURM = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
@@ -26,7 +26,7 @@ def needed_packages(*, accounting: bool) -> tuple[str, ...]:
 
 
 def ensure_packages(*, accounting: bool, say: Callable[[str], None]) -> None:
-    """Install what is missing; EnvironmentError_ says which and why it may not."""
+    """Install what is missing; SetupError says which and why it may not."""
     needed = needed_packages(accounting=accounting)
     missing = missing_packages(needed)
     if not missing:
@@ -40,7 +40,7 @@ def ensure_packages(*, accounting: bool, say: Callable[[str], None]) -> None:
             if done.returncode and argv is install:
                 tail = " / ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
                 names = " ".join(missing)
-                raise EnvironmentError_(f"packages {names}: apt-get could not install them: {tail}")
+                raise SetupError(f"packages {names}: apt-get could not install them: {tail}")
 
 
 def missing_packages(needed: tuple[str, ...]) -> tuple[str, ...]:

@@ -40,6 +40,8 @@ def _server(spec: JobSpec, sizes: ParallelSizes, site: SiteServer) -> ServerPlan
         "moe_tensor_parallel_size": str(sizes.moe_tensor_parallel_size),
         "moe_expert_parallel_size": str(sizes.moe_expert_parallel_size),
         "moe": "true" if moe else "false",
+        # Requests must have ended before Triton's exit timeout, or it gives up with exit status 1.
+        "finish_s": str(max(1, site.exit_timeout_s - 2)),
         **ARGUMENTS,
         **{key: str(value) for key, value in spec.engine_args.items()},
     }

@@ -36,6 +36,7 @@ class Settings:
     seed: int = 0
     step_ms: float = 0.0
     join_timeout_s: float = 300.0
+    finish_s: float = 10.0
 
     @property
     def promise(self) -> str:
@@ -77,6 +78,7 @@ def parse_settings(parameters: Mapping[str, str]) -> Settings:
         seed=number("seed", 0, least=0),
         step_ms=number("step_ms", 0, least=0),
         join_timeout_s=number("join_timeout_s", 300),
+        finish_s=number("finish_s", 10),
     )
     if problems:
         raise RehearsalError("; ".join(problems))
@@ -126,6 +128,7 @@ class Leader:
     def __init__(self, world: World, shard: Shard, settings: Settings, log: Log) -> None:
         self._world, self._shard, self._log = world, shard, log
         self._pause_s = settings.step_ms / 1000
+        self.finish_s = settings.finish_s
         self._changed = threading.Condition()
         self._waiting: deque[Request] = deque()
         self._active: list[Request] = []

@@ -17,7 +17,6 @@ from .engine import Leader, start_engine
 from .texts import Request
 from .world import RehearsalError
 
-_FINISH_LIMIT_S = 10.0
 _DEFAULT_MAX_TOKENS = 16
 
 
@@ -45,7 +44,7 @@ class TritonPythonModel:
         """Let running requests end and release the other ranks."""
         if self._leader is not None:
             pb_utils.Logger.log_info("rehearsal: finishing")
-            self._leader.close(_FINISH_LIMIT_S)
+            self._leader.close(self._leader.finish_s)
 
     def _take(self, request: Any) -> None:
         sender = request.get_response_sender()

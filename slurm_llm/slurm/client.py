@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from slurm_llm.errors import EnvironmentError_, Problem, SlurmError
+from slurm_llm.errors import Problem, SetupError, SlurmError
 from slurm_llm.slurm import commands, scontrol
 from slurm_llm.slurm.facts import JobFacts
 from slurm_llm.slurm.formats import JobId
@@ -31,9 +31,7 @@ _OPTION_PREFIXES = (
     "SINFO_",
     "SCONTROL_",
 )
-_LOCATORS = frozenset(
-    {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_CLUSTER_NAME", "SLURM_JWT"}
-)
+_LOCATORS = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_CLUSTER_NAME", "SLURM_JWT"})
 _KEPT_PREFIXES = ("SLURM_SACK_", "SLURM_LLM_")  # credentials of auth/slurm; our own variables
 
 
@@ -53,21 +51,17 @@ class SlurmClient:
     """Slurm's commands for one user and environment.
 
     Every failure of Slurm raises SlurmError with argv, exit status and both streams; a missing program raises
-    EnvironmentError_. "The controller did not answer" is therefore never the same as "no such job".
+    SetupError. "The controller did not answer" is therefore never the same as "no such job".
     """
 
-    def __init__(
-        self, runner: Runner, environ: Mapping[str, str], *, timeout_s: float = DEFAULT_TIMEOUT_S
-    ) -> None:
+    def __init__(self, runner: Runner, environ: Mapping[str, str], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self._runner = runner
         self._timeout_s = timeout_s
         # sbatch passes its environment on to the job, so its own keeps the user's locale.
         self._submit_env = scrub_environment(environ)
         self._env = {**self._submit_env, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
-    def submit(
-        self, script: str, options: Sequence[str] = (), *, clusters: str | None = None
-    ) -> commands.Submitted:
+    def submit(self, script: str, options: Sequence[str] = (), *, clusters: str | None = None) -> commands.Submitted:
         """Submit a script and return its job id and sbatch's warnings.
 
         Raises SubmitError with Slurm's whole text.
@@ -156,17 +150,15 @@ class SlurmClient:
         """Ask sacct; its failure is carried as UNKNOWN: the controller's answers about other jobs hold."""
         try:
             known = self.accounting(missing).jobs
-        except (SlurmError, EnvironmentError_) as error:
-            return {
-                job_id: JobFacts(job_id, SlurmState.UNKNOWN, "sacct", reason=str(error)) for job_id in missing
-            }
+        except (SlurmError, SetupError) as error:
+            return {job_id: JobFacts(job_id, SlurmState.UNKNOWN, "sacct", reason=str(error)) for job_id in missing}
         return {job_id: known[job_id] for job_id in missing if job_id in known}
 
     def _run(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> Completed:
         completed = self._runner(argv, env=env or self._env, timeout_s=self._timeout_s)
         if completed.returncode == NOT_FOUND_RC:
             program = argv[0]
-            raise EnvironmentError_(
+            raise SetupError(
                 Problem(
                     f"Slurm's `{program}` is not on PATH",
                     completed.stderr.strip() or "it could not be started",

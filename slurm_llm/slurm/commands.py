@@ -109,9 +109,7 @@ def parse_sbatch(completed: Completed) -> Submitted:
     for line in completed.stdout.splitlines():
         (found if re.fullmatch(r"\d+(;\S+)?", line.strip(), re.ASCII) else others).append(line)
     if not found:
-        raise failure(
-            SubmitError, "sbatch printed no job id, so whether there is a job is not known", completed
-        )
+        raise failure(SubmitError, "sbatch printed no job id, so whether there is a job is not known", completed)
     others += completed.stderr.splitlines()
     return Submitted(parse_job_id(found[-1]), tuple(line for line in others if line.strip()))
 
@@ -138,9 +136,7 @@ def parse_squeue(completed: Completed, *, cluster: str | None = None) -> dict[Jo
     return _jobs("squeue", _SQUEUE_FIELDS, completed.stdout, cluster)
 
 
-def sacct_argv(
-    job_ids: Sequence[JobId], *, steps: bool = False, clusters: str | None = None
-) -> tuple[str, ...]:
+def sacct_argv(job_ids: Sequence[JobId], *, steps: bool = False, clusters: str | None = None) -> tuple[str, ...]:
     """Ask the accounting for many jobs at once; with `steps`, for their steps too."""
     return (
         "sacct",

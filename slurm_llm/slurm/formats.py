@@ -30,9 +30,7 @@ def parse_time(text: str) -> int | None:
         return None
     match = _TIME.fullmatch(bare)
     if not match:
-        raise ValueError(
-            f"'{text}' is not a Slurm time: minutes, MM:SS, HH:MM:SS, D-HH[:MM[:SS]] or UNLIMITED"
-        )
+        raise ValueError(f"'{text}' is not a Slurm time: minutes, MM:SS, HH:MM:SS, D-HH[:MM[:SS]] or UNLIMITED")
     days, first, second, third = match.groups()
     numbers = [int(first), int(second or 0), int(third or 0)]
     if days is not None:

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from slurm_captures import answer, load_capture
 
-from slurm_llm.errors import EnvironmentError_, SlurmError, SubmitError
+from slurm_llm.errors import SetupError, SlurmError, SubmitError
 from slurm_llm.process import NOT_FOUND_RC, Completed
 from slurm_llm.slurm import client as client_module
 from slurm_llm.slurm.client import SlurmClient, scrub_environment
 from slurm_llm.slurm.formats import JobId
 from slurm_llm.slurm.states import SlurmState
 from slurm_llm.slurm.versions import SlurmVersion
+from tests.slurm.slurm_captures import answer, load_capture
 
 REAL = "slurm-22.05.8-"
 DOWN = answer("", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)", 1)
@@ -58,9 +58,7 @@ def test_live_jobs_take_one_call() -> None:
 
 def test_an_ended_job_gets_its_status_from_scontrol() -> None:
     """squeue still lists it, only scontrol has its exit status."""
-    slurm = FakeSlurm(
-        squeue=load_capture(REAL + "squeue-many"), scontrol=load_capture(REAL + "scontrol-failed")
-    )
+    slurm = FakeSlurm(squeue=load_capture(REAL + "squeue-many"), scontrol=load_capture(REAL + "scontrol-failed"))
     found = SlurmClient(slurm, {}).query([JobId(9)])
     assert slurm.programs == ["squeue", "scontrol"]
     assert (found[JobId(9)].source, found[JobId(9)].exit_code) == ("scontrol", 3)
@@ -68,9 +66,7 @@ def test_an_ended_job_gets_its_status_from_scontrol() -> None:
 
 def test_a_job_that_was_just_forgotten_keeps_squeues_facts() -> None:
     """Between squeue and scontrol the controller may drop a job: the first answer stands."""
-    slurm = FakeSlurm(
-        squeue=load_capture(REAL + "squeue-many"), scontrol=load_capture(REAL + "scontrol-unknown")
-    )
+    slurm = FakeSlurm(squeue=load_capture(REAL + "squeue-many"), scontrol=load_capture(REAL + "scontrol-unknown"))
     found = SlurmClient(slurm, {}).query([JobId(9)])
     assert (found[JobId(9)].source, found[JobId(9)].state) == ("squeue", SlurmState.FAILED)
 
@@ -161,9 +157,7 @@ def test_a_refused_job_raises() -> None:
 
 def test_cancel_raises_when_slurm_refuses() -> None:
     """Another user's job cannot be cancelled, and the user is told."""
-    slurm = FakeSlurm(
-        scancel=answer("", "scancel: error: Kill job error on job id 5: Access/permission denied", 1)
-    )
+    slurm = FakeSlurm(scancel=answer("", "scancel: error: Kill job error on job id 5: Access/permission denied", 1))
     with pytest.raises(SlurmError, match="permission denied"):
         SlurmClient(slurm, {}).cancel(JobId(5))
 
@@ -178,7 +172,7 @@ def test_cancel_of_a_step_signals_the_step() -> None:
 def test_a_missing_program_is_named() -> None:
     """Without Slurm the message says which program is missing and what to do."""
     slurm = FakeSlurm(squeue=answer("", "squeue: No such file or directory", NOT_FOUND_RC))
-    with pytest.raises(EnvironmentError_, match="Slurm's `squeue` is not on PATH: ") as caught:
+    with pytest.raises(SetupError, match="Slurm's `squeue` is not on PATH: ") as caught:
         SlurmClient(slurm, {}).query([JobId(1)])
     assert caught.value.exit_code == 5
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slurm_captures import answer, load_capture
 
 from slurm_llm.errors import SlurmError, SubmitError
 from slurm_llm.slurm import commands, scontrol
 from slurm_llm.slurm.commands import SEPARATOR, PartitionFacts
 from slurm_llm.slurm.formats import JobId
 from slurm_llm.slurm.states import SlurmState
+from tests.slurm.slurm_captures import answer, load_capture
 
 
 def test_sbatch_argv_puts_options_before_the_script() -> None:
@@ -136,9 +136,7 @@ def _line(*fields: str) -> str:
         ("new words", "new words", (None, None, False)),
     ],
 )
-def test_squeue_times_without_numbers(
-    limit: str, left: str, expected: tuple[int | None, int | None, bool]
-) -> None:
+def test_squeue_times_without_numbers(limit: str, left: str, expected: tuple[int | None, int | None, bool]) -> None:
     """A time that is no number hides nothing else of the job."""
     text = _line("5", "RUNNING", "None", left, limit, "N/A", "N/A", "1", "n1", "gpu", "n1", "x")
     facts = commands.parse_squeue(answer(text))[JobId(5)]
@@ -148,9 +146,7 @@ def test_squeue_times_without_numbers(
 
 def test_squeue_of_another_cluster_keeps_the_cluster() -> None:
     """The header line of --clusters is no job, and the ids carry the cluster."""
-    text = "CLUSTER: alpha\n" + _line(
-        "5", "PD", "Priority", "1:00", "1:00", "N/A", "N/A", "1", "", "gpu", "", "x"
-    )
+    text = "CLUSTER: alpha\n" + _line("5", "PD", "Priority", "1:00", "1:00", "N/A", "N/A", "1", "", "gpu", "", "x")
     assert list(commands.parse_squeue(answer(text), cluster="alpha")) == [JobId(5, cluster="alpha")]
 
 
@@ -222,18 +218,14 @@ def test_scontrol_does_not_know_the_job() -> None:
     """An unknown id is None, any other failure raises."""
     assert scontrol.parse_scontrol_job(load_capture("slurm-22.05.8-scontrol-unknown")) is None
     with pytest.raises(SlurmError, match="Unable to contact"):
-        scontrol.parse_scontrol_job(
-            answer("", "slurm_load_jobs error: Unable to contact slurm controller", 1)
-        )
+        scontrol.parse_scontrol_job(answer("", "slurm_load_jobs error: Unable to contact slurm controller", 1))
     with pytest.raises(SlurmError):
         scontrol.parse_scontrol_job(answer(""))
 
 
 def test_scontrol_array_task_has_squeues_id() -> None:
     """A task of an array is known by the array's id and its number."""
-    line = (
-        "JobId=8 ArrayJobId=7 ArrayTaskId=3 JobName=x UserId=a(1) GroupId=a(1) JobState=RUNNING Reason=None\n"
-    )
+    line = "JobId=8 ArrayJobId=7 ArrayTaskId=3 JobName=x UserId=a(1) GroupId=a(1) JobState=RUNNING Reason=None\n"
     facts = scontrol.parse_scontrol_job(answer(line))
     assert facts is not None and facts.job_id == JobId(7, array_task="3")
 
@@ -318,9 +310,7 @@ def test_partitions_are_read() -> None:
 def test_odd_partitions_are_read() -> None:
     """No limit, mixed sizes, no GPUs, and a partition that is down."""
     text = _line("old", "down", "infinite", "12", "8+", "24000+", "(null)")
-    assert commands.parse_sinfo(answer(text)) == (
-        PartitionFacts("old", False, False, None, 12, 8, 24000, ""),
-    )
+    assert commands.parse_sinfo(answer(text)) == (PartitionFacts("old", False, False, None, 12, 8, 24000, ""),)
 
 
 @pytest.mark.parametrize(

@@ -157,9 +157,7 @@ def test_job_ids_are_read(text: str, job_id: JobId) -> None:
     assert formats.parse_job_id(text) == job_id
 
 
-@pytest.mark.parametrize(
-    "text", ["", "0", "-1", "abc", "123;", "123.", "123_", "1 2", "123;a b", "123 456", "$(id)"]
-)
+@pytest.mark.parametrize("text", ["", "0", "-1", "abc", "123;", "123.", "123_", "1 2", "123;a b", "123 456", "$(id)"])
 def test_other_texts_are_no_job_ids(text: str) -> None:
     """Nothing else passes for a job id."""
     with pytest.raises(ValueError, match="is not a Slurm job id"):

@@ -116,9 +116,7 @@ def test_folding_refuses_what_is_no_name(name: str) -> None:
         fold_nodes([name])
 
 
-@given(
-    st.lists(st.from_regex(r"[a-c](0[1-9]|[1-9][0-9])", fullmatch=True), min_size=1, max_size=20, unique=True)
-)
+@given(st.lists(st.from_regex(r"[a-c](0[1-9]|[1-9][0-9])", fullmatch=True), min_size=1, max_size=20, unique=True))
 def test_agrees_with_clustershell(names: list[str]) -> None:
     """On lists that both understand, ClusterShell names the same nodes."""
     nodeset = pytest.importorskip("ClusterShell.NodeSet")

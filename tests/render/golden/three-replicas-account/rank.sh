@@ -26,7 +26,7 @@ printf '%(%Y-%m-%d %H:%M:%S)T slurm_llm: rank %d of instance %d on node %s, GPUs
 # TMPDIR is one folder for all ranks of a node: MPI and the backend put their files there, the agent removes it.
 base=/tmp/llmrun-"$LLMRUN_TAG"
 place="$base/$rank"
-mkdir -p "$place" && ln -sfn "$LLMRUN_RUN/model_repository" "$place/repository" && ln -sfn "$LLMRUN_RUN/triton" "$place/triton" || exit 73
+mkdir -p "$place" && ln -sfn "$LLMRUN_RUN/model_repository" "$place/repository" || exit 73
 export TMPDIR="${TMPDIR-$base}"
 [[ -d $TMPDIR ]] || export TMPDIR="$base"
 
@@ -34,7 +34,7 @@ export TMPDIR="${TMPDIR-$base}"
 # Triton 24.04, and the leftovers of a killed one are told apart from its neighbours' by it.
 prefix="llm${LLMRUN_TAG/./a}r${rank}_"
 
-for home in '/apps/triton server' /opt/tritonserver "$place/triton"; do
+for home in '/apps/triton server' /opt/tritonserver "$LLMRUN_RUN/triton"; do
     [[ -x $home/bin/tritonserver ]] && break
 done
 if [[ ! -x $home/bin/tritonserver ]]; then
@@ -46,11 +46,13 @@ fi
 # Triton's Python stub takes the first python3 on PATH, and reads no PYTHONPATH.
 PATH=/usr/bin:"$PATH"
 unset PYTHONPATH PYTHONHOME
-command=("$home/bin/tritonserver" --model-repository="$place/repository")
 if [[ $home != /opt/tritonserver ]]; then
+    # The backend's path reaches a shell too.
+    ln -sfn "$home" "$place/triton" && home="$place/triton"
     export LD_LIBRARY_PATH="$home/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-    command+=(--backend-directory="$home/backends")
 fi
+command=("$home/bin/tritonserver" --model-repository="$place/repository")
+[[ $home == /opt/tritonserver ]] || command+=(--backend-directory="$home/backends")
 command+=(--backend-config="python,shm-region-prefix-name=$prefix" --exit-timeout-secs=25)
 command+=(--disable-auto-complete-config)
 

@@ -1,0 +1,67 @@
+# Two commands do everything on a fresh Debian 12 machine (as root): `make demo` and `make test`.
+# `make check` needs neither root nor Slurm nor a cluster.
+
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+
+# The devcluster's user must be able to execute the Python and to read the package: nothing below root's home can.
+ifeq ($(shell id -u),0)
+VENV ?= /var/lib/slurm_llm/venv
+else
+VENV ?= $(CURDIR)/.venv
+endif
+BIN := $(VENV)/bin
+SYSTEM_PYTHON ?= /usr/bin/python3
+SOURCES := $(shell find slurm_llm job_templates site_configs -type f -not -name '*.pyc') pyproject.toml
+
+.PHONY: help install demo test check lint format bench clean
+
+help:
+	@sed -n 's/^\([a-z]*\): .*## \(.*\)/  make \1\t\2/p' Makefile
+
+$(VENV)/.dependencies: pyproject.toml
+	@if ! $(SYSTEM_PYTHON) -c 'import ensurepip' 2>/dev/null || ! command -v shellcheck >/dev/null; then \
+	    if [ "$$(id -u)" = 0 ]; then \
+	        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+	            python3 python3-venv shellcheck openmpi-bin libopenmpi3 libpmix2 libpmix-dev >/dev/null; \
+	    else echo "needs Debian's python3-venv and shellcheck: ask root to install them"; exit 1; fi; fi
+	@mkdir -p $(VENV) && chmod 755 $(VENV)
+	@umask 022 && $(SYSTEM_PYTHON) -m venv $(VENV) && $(BIN)/pip install --quiet --upgrade pip
+	@umask 022 && $(BIN)/pip install --quiet '.[rehearsal,test]'
+	@touch $@
+
+# Installed as a wheel, not in place: what is tried and tested is what users get, package data included.
+$(VENV)/.package: $(VENV)/.dependencies $(SOURCES)
+	@umask 022 && $(BIN)/pip install --quiet --no-deps --force-reinstall .
+	@touch $@
+
+install: $(VENV)/.package ## set up the Python environment ($(VENV))
+
+demo: install ## serve a rehearsal on a real four-node Slurm, watch it, talk to it, take it down
+	@PYTHON=$(BIN)/python docs/examples/demo.sh
+
+# An older Triton, whose servers collide when they share a node and a shared-memory prefix: a test needs it.
+$(VENV)/triton-2.43/.installed: $(VENV)/.dependencies
+	@umask 022 && $(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/triton-2.43 nvidia-pytriton==0.5.3
+	@touch $@
+
+test: install $(VENV)/triton-2.43/.installed ## every check and test, on a real Slurm cluster too (needs root)
+	@$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest -q
+
+check: install ## everything that starts no job and needs no root
+	@$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest -q -m 'not cluster and not rehearsal'
+
+lint: install ## ruff, mypy --strict, the layers of imports
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --quiet --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+format: install ## let ruff format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix-only .
+
+clean: ## remove what builds and tests leave in the checkout
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

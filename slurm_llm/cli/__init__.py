@@ -1,0 +1,128 @@
+"""Command line: which module holds which command, and how errors become exit codes. It does no command's work."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from slurm_llm import __version__
+from slurm_llm.errors import SlurmLlmError
+
+INTERRUPTED_RC = 130
+
+# Name → module and one line for --help, so that neither --help nor another command loads it.
+COMMANDS = {
+    "validate": ("spec", "Check a spec against a site; print every problem."),
+    "plan": ("spec", "Show where every rank runs and what Slurm is asked for."),
+    "render": ("spec", "Write a run directory without submitting it."),
+    "submit": ("submit", "Submit a spec; with --wait until it serves."),
+    "rehearse": ("submit", "Submit the same job with a tiny model on CPU."),
+    "wait": ("submit", "Wait until a run serves."),
+    "status": ("watch", "Show how a run is, and why."),
+    "logs": ("watch", "Show a run's logs, all ranks merged by time."),
+    "health": ("watch", "Show a row for every rank."),
+    "list": ("watch", "List the newest runs."),
+    "generate": ("act", "Ask a served model for text."),
+    "cancel": ("act", "End a run in order."),
+    "devcluster": ("devcluster", "A real multi-node Slurm on this machine."),
+}
+
+
+@dataclass
+class Invocation:
+    """What holds for one call of the program."""
+
+    debug: bool = False
+
+
+def _note_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        context.ensure_object(Invocation).debug = True
+
+
+def _debug_option() -> click.Option:
+    text = "Show the traceback of an error."
+    return click.Option(["--debug"], is_flag=True, expose_value=False, callback=_note_debug, help=text)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order of COMMANDS."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"slurm_llm.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name if cmd_name != "list" else "list_")
+        if not any(option.name == "debug" for option in command.params):
+            command.params.append(_debug_option())
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name the nearest command for a mistyped one."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from slurm_llm.errors import did_you_mean
+
+            hint = did_you_mean(args[0], COMMANDS)
+            ctx.fail(f"no command '{args[0]}'" + (f": {hint}" if hint else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from COMMANDS, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; errors of ours and of the system become lines on stderr and an exit code."""
+        # Made here, so that the commands' own contexts share it.
+        invocation = ctx.ensure_object(Invocation)
+        try:
+            return super().invoke(ctx)
+        except (SlurmLlmError, OSError, KeyboardInterrupt) as error:
+            if invocation.debug or isinstance(error, BrokenPipeError):
+                raise
+            ctx.exit(report(error))
+
+
+def report(error: BaseException) -> int:
+    """Print every problem of `error`, each on a line of its own, and return the exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED_RC
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"error: {where}{error.strerror or error}", err=True)
+        return 1
+    if isinstance(error, SlurmLlmError):
+        for problem in error.problems:
+            for line in str(problem).splitlines() or [""]:
+                click.echo(f"error: {line}", err=True)
+        return error.exit_code
+    raise error
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="slurm-llm")
+def cli() -> None:
+    """Serve large language models with NVIDIA Triton on a Slurm cluster.
+
+    RUN is a run id or its beginning, a job id, a name or a path; left out, it is the newest run.
+    """
+
+
+cli.params.append(_debug_option())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the program and exit."""
+    cli.main(args=None if arguments is None else list(arguments), prog_name="slurm-llm")

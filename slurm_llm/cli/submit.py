@@ -1,0 +1,119 @@
+"""Commands that start a job or wait for one: submit, rehearse, wait."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from slurm_llm.cli.options import json_option, run_argument, spec_options
+from slurm_llm.cli.text import status_text, width
+from slurm_llm.observe.status import status_to_json
+from slurm_llm.runs import FoundRun, find_run
+from slurm_llm.surroundings import Surroundings
+from slurm_llm.waiting import wait_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slurm_llm.app import Job, Rendered
+
+TimeoutS = float | None
+
+dry_option = click.option("--dry-run", "dry", is_flag=True, help="Print the files instead of writing and submitting.")
+wait_option = click.option("--wait", "waiting", is_flag=True, help="Wait until it serves, or says why it does not.")
+timeout_option = click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0), help="Seconds to wait; the job goes on. Default: no limit."
+)
+
+
+def _submit_options(command: Callable[..., None]) -> Callable[..., None]:
+    return spec_options(dry_option(wait_option(timeout_option(json_option(command)))))
+
+
+@click.command()
+@_submit_options
+def submit(
+    spec: str, site: str | None, settings: tuple[str, ...], dry: bool, waiting: bool, timeout_s: TimeoutS, as_json: bool
+) -> None:
+    """Plan SPEC, write its run directory and submit it."""
+    from slurm_llm import app
+
+    around = Surroundings.of_this_process()
+    _start(app.plan_job(spec, site, settings, around), around, dry=dry, as_json=as_json)(waiting, timeout_s)
+
+
+@click.command()
+@_submit_options
+def rehearse(
+    spec: str, site: str | None, settings: tuple[str, ...], dry: bool, waiting: bool, timeout_s: TimeoutS, as_json: bool
+) -> None:
+    """Submit what SPEC would start, on the same nodes and ranks, with a tiny model in place of its weights."""
+    from slurm_llm import app
+
+    around = Surroundings.of_this_process()
+    job = app.plan_job(spec, site, settings, around, rehearse=True)
+    what = f"rehearsal of engine {job.rehearsal_of}: " if job.rehearsal_of else ""
+    text = f"{what}same ranks, nodes, launch; a tiny model on CPU instead of weights; needs mpi4py and numpy"
+    click.echo(text + (" in the image" if job.spec.container else " on the nodes"), err=True)
+    _start(job, around, dry=dry, as_json=as_json)(waiting, timeout_s)
+
+
+@click.command()
+@run_argument
+@timeout_option
+@json_option
+def wait(run: str | None, timeout_s: TimeoutS, as_json: bool) -> None:
+    """Wait until RUN serves; ends with an error as soon as it cannot."""
+    around = Surroundings.of_this_process()
+    _wait(find_run(run, around), around, timeout_s, as_json)
+
+
+def _start(job: Job, around: Surroundings, *, dry: bool, as_json: bool) -> Callable[[bool, TimeoutS], None]:
+    """Submit the job, or print it with `dry`; return what waits for it when asked to."""
+    from slurm_llm import app
+    from slurm_llm.cli.spec import warn
+
+    rendered = app.render_job(job, app.new_run_dir(job, around), around)
+    warn(job.plan)
+    if dry:
+        click.echo(_dry_json(rendered) if as_json else _dry_text(rendered), nl=as_json)
+        return lambda _waiting, _timeout_s: None
+    job_id = app.submit_job(job, rendered, around)
+    paths = rendered.paths
+    told = {"job_id": job_id.number, "run_id": paths.run_id, "directory": str(paths.root)}
+    text = json.dumps(told) if as_json else f"submitted job {job_id}, run {paths.run_id}, in {paths.root}"
+    found = FoundRun(paths, paths.job(job_id.number))
+
+    def then(waiting: bool, timeout_s: TimeoutS) -> None:
+        # With --json a waiting submit prints one object, the status at the end.
+        click.echo(text, err=as_json and waiting)
+        if waiting:
+            _wait(found, around, timeout_s, as_json)
+
+    return then
+
+
+def _wait(found: FoundRun, around: Surroundings, timeout_s: TimeoutS, as_json: bool) -> None:
+    from slurm_llm.cli.progress import Progress
+
+    with Progress(around) as progress:
+        status = wait_ready(found, around, timeout_s, progress.tell)
+    tty = sys.stdout.isatty()
+    click.echo(status_to_json(status) if as_json else status_text(status, around.now(), width(tty), tty))
+
+
+def _dry_text(rendered: Rendered) -> str:
+    names = [*sorted(rendered.texts), *(f"{name} -> {target}" for name, target in sorted(rendered.links.items()))]
+    parts = [f"{rendered.paths.root}/", *(f"  {name}" for name in names)]
+    for name, text in sorted(rendered.texts.items()):
+        parts += ["", f"==> {name} <==", text.removesuffix("\n")]
+    return "\n".join(parts) + "\n"
+
+
+def _dry_json(rendered: Rendered) -> str:
+    links = {name: str(target) for name, target in rendered.links.items()}
+    value = {"directory": str(rendered.paths.root), "files": rendered.texts, "links": links}
+    return json.dumps(value, indent=1, ensure_ascii=False)

@@ -1,0 +1,207 @@
+"""What a run directory says of one Slurm job: layout, journals, endpoint, result. Reads files and judges nothing.
+
+plan.json is read into a few small values of its own, since the plan's full type needs the spec's schema library.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from slurm_llm.agent import fold, journal
+from slurm_llm.errors import Problem, SetupError
+from slurm_llm.record import RunRecord, load_record
+from slurm_llm.rundir import AttemptPaths, JobPaths, RunPaths
+from slurm_llm.topology import Coordinates
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """Where the plan puts one rank; `node` counts the allocation's nodes from 0."""
+
+    rank: int
+    instance: int
+    node: int
+    local: int
+    gpus: tuple[int, ...]
+    at: Coordinates
+    role: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What watching needs of a plan."""
+
+    name: str
+    engine: str
+    site: str
+    nodes: int
+    instances: int
+    model_name: str
+    ranks: tuple[RankPlace, ...]
+    exit_timeout_s: int
+    kill_wait_s: int
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where one instance serves."""
+
+    instance: int
+    url: str
+    grpc: str
+    metrics: str
+
+
+@dataclass(frozen=True)
+class FirstFailure:
+    """The process that ended first without having been asked to; `at` is seconds since the epoch."""
+
+    rank: int
+    node: str
+    name: str
+    how: str | None
+    phase: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """How an attempt ended, as the job itself wrote it down; times are seconds since the epoch."""
+
+    state: str
+    cause: str
+    exit_code: int
+    first: FirstFailure | None
+    log: tuple[str, ...]
+    began: float | None
+    ready: float | None
+    ended: float | None
+    ranks_ended: dict[int, str]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that the run directory says of one job's newest attempt; None is what is not there (yet)."""
+
+    paths: RunPaths
+    layout: Layout
+    record: RunRecord | None
+    job: JobPaths | None
+    attempt: AttemptPaths | None
+    facts: fold.RunFacts | None
+    last_record: float | None
+    head_began: bool
+    endpoints: tuple[Endpoint, ...]
+    result: Result | None
+
+
+def load_evidence(paths: RunPaths, job: JobPaths | None) -> Evidence:
+    """Read what the run directory says of `job`.
+
+    Raises:
+        SetupError: there is no readable plan.json.
+    """
+    layout = load_layout(paths.plan)
+    attempts = job.attempts() if job else []
+    attempt = attempts[-1] if attempts else None
+    records = journal.read_folder(str(attempt.journal)) if attempt else []
+    number = attempt.number if attempt else -1
+    return Evidence(
+        paths=paths,
+        layout=layout,
+        record=load_record(paths),
+        job=job,
+        attempt=attempt,
+        facts=fold.fold(records, len(layout.ranks)) if records else None,
+        last_record=float(records[-1]["t"]) if records else None,
+        head_began=any(item["kind"] == "state" for item in records),
+        endpoints=_read(job.endpoint(number), _endpoints) or () if job else (),
+        result=_read(job.result(number), _result) if job else None,
+    )
+
+
+def has_result(job: JobPaths) -> bool:
+    """Return whether the job's newest attempt has written how it ended."""
+    attempts = job.attempts()
+    return bool(attempts) and job.result(attempts[-1].number).is_file()
+
+
+def load_layout(path: Path) -> Layout:
+    """Read a plan.json.
+
+    Raises:
+        SetupError: it is missing, or no plan of ours.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        return _layout(value)
+    except OSError as error:
+        raise SetupError(Problem(str(path), f"cannot be read: {error.strerror}")) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise SetupError(Problem(str(path), "is no plan of slurm_llm, or was cut off")) from None
+
+
+def _layout(value: Mapping[str, Any]) -> Layout:
+    return Layout(
+        name=str(value["name"]),
+        engine=str(value["engine"]),
+        site=str(value["site"]),
+        nodes=int(value["allocation"]["nodes"]),
+        instances=len(value["instances"]),
+        model_name=str(value["server"]["model_name"]),
+        ranks=tuple(_place(item) for item in value["ranks"]),
+        exit_timeout_s=int(value["server"]["exit_timeout_s"]),
+        kill_wait_s=int(value["kill_wait_s"]),
+    )
+
+
+def _place(value: Mapping[str, Any]) -> RankPlace:
+    return RankPlace(
+        rank=int(value["rank"]),
+        instance=int(value["instance"]),
+        node=int(value["node"]),
+        local=int(value["local"]),
+        gpus=tuple(value["gpus"]),
+        at=Coordinates(**value["at"]),
+        role=str(value["role"]),
+    )
+
+
+def _read(path: Path, build: Callable[[Mapping[str, Any]], T]) -> T | None:
+    """Return a file that is written once, or None while it is missing, cut off or not ours."""
+    try:
+        return build(json.loads(path.read_text(encoding="utf-8", errors="replace")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _endpoints(value: Mapping[str, Any]) -> tuple[Endpoint, ...]:
+    return tuple(
+        Endpoint(int(item["instance"]), str(item["url"]), str(item["grpc"]), str(item["metrics"]))
+        for item in value["instances"]
+    )
+
+
+def _result(value: Mapping[str, Any]) -> Result:
+    first = value["first"]
+    return Result(
+        state=str(value["state"]),
+        cause=str(value["cause"]),
+        exit_code=int(value["exit_code"]),
+        first=None if first is None else FirstFailure(**{name: first[name] for name in FirstFailure.__annotations__}),
+        log=tuple(str(row) for row in value["log"] or value.get("preflight", [])[1:]),
+        began=_moment(value.get("began")),
+        ready=_moment(value.get("ready")),
+        ended=_moment(value.get("ended")),
+        ranks_ended={int(rank): str(how) for rank, how in value.get("ranks_ended", {}).items()},
+    )
+
+
+def _moment(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

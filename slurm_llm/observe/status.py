@@ -1,0 +1,345 @@
+"""One run's state, folded from its directory and Slurm's words. Pure: it reads no file and asks nobody.
+
+Order of evidence: the job's own result, then Slurm, then the journals, which say how far a job is only while Slurm
+says that it runs, or when Slurm cannot be asked. Nothing known is UNKNOWN, never success.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import asdict, dataclass, field, replace
+
+from slurm_llm.agent import fold
+from slurm_llm.observe.facts import Endpoint, Evidence, FirstFailure, Result
+from slurm_llm.slurm.facts import JobFacts
+from slurm_llm.slurm.formats import format_time
+from slurm_llm.slurm.nodesets import fold_nodes
+from slurm_llm.slurm.reasons import Reason, explain_reason
+from slurm_llm.slurm.states import RunState, SlurmState, run_state
+
+SCHEMA = 1
+GONE, STOPPING = "gone", "stopping"
+"""States of a rank: nobody saw it end, but its job has; told to end, or its run is failing."""
+SAME_SUBMIT_S = 300.0
+_MOMENT = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)\Z")
+LIVE = frozenset({RunState.STARTING, RunState.LOADING, RunState.READY, RunState.DEGRADED, RunState.DRAINING})
+
+
+@dataclass(frozen=True)
+class SlurmWord:
+    """What Slurm said when asked about the job: its facts, that it knows no such job (`facts` None), or no answer."""
+
+    facts: JobFacts | None = None
+    problem: str = ""
+    asked: bool = True
+
+
+@dataclass(frozen=True)
+class Phases:
+    """When each phase began, seconds since the epoch; None where it did not or nobody knows."""
+
+    submitted: float | None = None
+    began: float | None = None
+    ready: float | None = None
+    ended: float | None = None
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run as it is now. `cause` says why it is not well, `pending` why it waits, `notes` what to know beside it."""
+
+    run_id: str
+    name: str
+    engine: str
+    site: str
+    directory: str
+    job_id: int | None
+    cluster: str
+    state: RunState
+    slurm_state: SlurmState | None
+    attempt: int | None
+    nodes: int
+    node_list: str
+    ranks_ready: int
+    ranks_total: int
+    rank_states: dict[str, int]
+    model: str
+    endpoints: tuple[Endpoint, ...] = ()
+    time_left_s: int | None = None
+    start_time: str | None = None
+    pending: Reason | None = None
+    first: FirstFailure | None = None
+    cause: str = ""
+    log_tail: tuple[str, ...] = ()
+    phases: Phases = field(default_factory=Phases)
+    rehearsal_of: str | None = None
+    slurm_answered: bool = True
+    has_result: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ready(self) -> bool:
+        """Whether every rank serves."""
+        return self.state is RunState.READY
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more happens."""
+        return self.state.is_terminal
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    state: RunState
+    cause: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def build_status(evidence: Evidence, word: SlurmWord, now: float, submitted: float | None = None) -> RunStatus:
+    """Return the status that the evidence adds up to; `now` and `submitted` are seconds since the epoch."""
+    if word.facts is not None and _is_another_job(word.facts, evidence, submitted):
+        word = replace(word, facts=None)
+    verdict = _judge(evidence, word, now)
+    facts, result = word.facts, _current_result(evidence, word)
+    ranks = _rank_states(evidence, verdict.state)
+    first = _first_failure(evidence, result, verdict.state)
+    pending = facts is not None and verdict.state is RunState.PENDING
+    status = RunStatus(
+        run_id=evidence.record.run_id if evidence.record else evidence.paths.run_id,
+        name=evidence.layout.name,
+        engine=evidence.layout.engine,
+        site=evidence.layout.site,
+        directory=str(evidence.paths.root),
+        job_id=evidence.job.job_id if evidence.job else None,
+        cluster=facts.job_id.cluster or "" if facts else "",
+        state=verdict.state,
+        slurm_state=facts.state if facts else None,
+        attempt=evidence.attempt.number if evidence.attempt else None,
+        nodes=evidence.layout.nodes,
+        node_list=(facts.node_list if facts else "") or _nodes_seen(evidence),
+        ranks_ready=ranks.get(fold.READY, 0),
+        ranks_total=len(evidence.layout.ranks),
+        rank_states=ranks,
+        model=evidence.layout.model_name,
+    )
+    return replace(
+        status,
+        endpoints=evidence.endpoints if verdict.state in (RunState.READY, RunState.DEGRADED) else (),
+        time_left_s=facts.time_left_s if facts and verdict.state in LIVE else None,
+        start_time=facts.start_time if facts and pending else None,
+        pending=explain_reason(facts.reason) if facts and pending else None,
+        first=first,
+        cause=verdict.cause,
+        log_tail=result.log if result else (),
+        phases=_phases(evidence, result, submitted),
+        rehearsal_of=evidence.record.rehearsal_of if evidence.record else None,
+        slurm_answered=not word.problem,
+        has_result=result is not None,
+        notes=verdict.notes,
+    )
+
+
+def status_to_json(status: RunStatus) -> str:
+    """Return the status as one JSON object."""
+    return json.dumps({"schema": SCHEMA, **asdict(status)}, indent=1, ensure_ascii=False)
+
+
+def _is_another_job(facts: JobFacts, evidence: Evidence, submitted: float | None) -> bool:
+    """A cluster that was set up anew gives job ids out again: neither name nor time fits then."""
+    at = _epoch(facts.submit_time)
+    if at is None or submitted is None or not facts.name:
+        return False
+    return facts.name != evidence.layout.name and abs(at - submitted) > SAME_SUBMIT_S
+
+
+def _judge(evidence: Evidence, word: SlurmWord, now: float) -> _Verdict:
+    if evidence.job is None:
+        return _Verdict(RunState.PLANNED, notes=("rendered; no job of it has begun here",))
+    result = _current_result(evidence, word)
+    if result is not None:
+        return _by_result(result, word)
+    if word.problem or not word.asked:
+        return _by_journals_alone(evidence, word, now)
+    if word.facts is None or _is_forgotten(word.facts):
+        return _gone(evidence, word.facts)
+    state = run_state(word.facts.state)
+    if state.is_terminal:
+        return _by_slurms_end(evidence, word.facts, state)
+    if state is RunState.PENDING:
+        again = evidence.attempt is not None
+        return _Verdict(state, notes=("requeued: it waits to start once more",) if again else ())
+    if state is RunState.UNKNOWN:
+        return _Verdict(state, cause=f"Slurm says {word.facts.state.value}")
+    return _while_running(evidence, word.facts, state)
+
+
+def _current_result(evidence: Evidence, word: SlurmWord) -> Result | None:
+    """Return the newest attempt's result, unless Slurm has requeued the job since it was written."""
+    result, facts = evidence.result, word.facts
+    if result is None or facts is None or run_state(facts.state).is_terminal:
+        return result
+    if run_state(facts.state) is RunState.PENDING:
+        return None
+    begun = _epoch(facts.start_time)
+    return None if begun is not None and result.ended is not None and begun > result.ended else result
+
+
+def _by_result(result: Result, word: SlurmWord) -> _Verdict:
+    state = _state_named(result.state)
+    notes: tuple[str, ...] = ()
+    facts = word.facts
+    if facts is not None and run_state(facts.state).is_terminal and facts.state not in _USUAL_ENDS:
+        notes = (f"Slurm says {_slurm_words(facts)}",)
+    return _Verdict(state, result.cause, notes)
+
+
+_USUAL_ENDS = frozenset({SlurmState.COMPLETED, SlurmState.FAILED})
+
+
+def _by_journals_alone(evidence: Evidence, word: SlurmWord, now: float) -> _Verdict:
+    said = f"Slurm did not answer: {word.problem}" if word.problem else "Slurm was not asked"
+    if evidence.facts is None or evidence.last_record is None:
+        return _Verdict(RunState.UNKNOWN, notes=(said, "the job has written nothing so far"))
+    age = format_time(max(0, int(now - evidence.last_record)))
+    state, cause = _by_journals(evidence, RunState.STARTING)
+    return _Verdict(state, cause, (said, f"the state is the job's own last word, {age} ago"))
+
+
+def _is_forgotten(facts: JobFacts) -> bool:
+    """The controller answered and does not know the job; the accounting failed."""
+    return facts.source == "sacct" and facts.state is SlurmState.UNKNOWN
+
+
+def _gone(evidence: Evidence, facts: JobFacts | None) -> _Verdict:
+    notes = (f"accounting: {facts.reason}",) if facts and facts.reason else ()
+    if evidence.facts is None:
+        cause = "Slurm does not know the job, and it has written nothing: perhaps it ended before it began"
+        return _Verdict(RunState.UNKNOWN, cause, notes)
+    cause = f"the job is gone without a result, Slurm does not know it any more; {_last_word(evidence)}"
+    return _Verdict(RunState.LOST, cause, notes)
+
+
+def _by_slurms_end(evidence: Evidence, facts: JobFacts, state: RunState) -> _Verdict:
+    said = f"Slurm says {_slurm_words(facts)}"
+    if evidence.facts is None:
+        return _Verdict(state, f"{said}; the job's script has written nothing")
+    if state is RunState.COMPLETED:
+        return _Verdict(state, notes=(f"{said}; the job has left no result file",))
+    own = _own_cause(evidence.facts)
+    if state is RunState.FAILED and own:
+        return _Verdict(state, own, (said,) if facts.state is not SlurmState.FAILED else ())
+    return _Verdict(state, f"{said}; {_last_word(evidence)}")
+
+
+def _while_running(evidence: Evidence, facts: JobFacts, floor: RunState) -> _Verdict:
+    state, cause = _by_journals(evidence, floor)
+    if floor is RunState.DEGRADED:
+        return _Verdict(floor, f"Slurm has set the job to {facts.state.value}")
+    if floor is RunState.DRAINING:
+        return _Verdict(floor, cause, ("Slurm is completing the job",))
+    if evidence.facts is None:
+        return _Verdict(state, notes=(f"Slurm says {facts.state.value}; the job's script has written nothing yet",))
+    return _Verdict(state, cause)
+
+
+def _by_journals(evidence: Evidence, floor: RunState) -> tuple[RunState, str]:
+    """Return the state that the head wrote last; what has failed but not ended yet is on its way down."""
+    facts = evidence.facts
+    if facts is None:
+        return floor, ""
+    state = _state_named(facts.state)
+    if state.is_terminal:
+        return RunState.DRAINING, _own_cause(facts)
+    return state, facts.reason
+
+
+def _own_cause(facts: fold.RunFacts) -> str:
+    if facts.first_end is not None:
+        return fold.describe(facts.first_end)
+    return facts.reason if facts.state == "FAILED" else ""
+
+
+def _last_word(evidence: Evidence) -> str:
+    facts, last = evidence.facts, evidence.last_record
+    if facts is None or last is None:
+        return "it has written nothing"
+    why = f" ({facts.reason})" if facts.reason else ""
+    return f"its last word was {facts.state}{why}, written {_clock(last)}"
+
+
+def _slurm_words(facts: JobFacts) -> str:
+    words = facts.state.value
+    if facts.signal:
+        words += f", ended by signal {facts.signal}"
+    elif facts.exit_code:
+        words += f", exit status {facts.exit_code}"
+    # Of a cancelled job Slurm still shows why it had been waiting.
+    if facts.reason and facts.state not in (SlurmState.CANCELLED, SlurmState.COMPLETED):
+        words += f" ({facts.reason})"
+    return words
+
+
+def rank_state(said: str, run: RunState) -> str:
+    """Return a rank's state, given what the journals said of it last and the state of its run.
+
+    Of a run that has ended, or is ending, no rank is ready any more.
+    """
+    if run.is_terminal and said not in (fold.WAITING, fold.ENDED):
+        return GONE
+    return STOPPING if run is RunState.DRAINING and said == fold.READY else said
+
+
+def _rank_states(evidence: Evidence, state: RunState) -> dict[str, int]:
+    if evidence.facts is None:
+        return {fold.WAITING: len(evidence.layout.ranks)}
+    counts: dict[str, int] = {}
+    for own in evidence.facts.ranks.values():
+        name = rank_state(own.state, state)
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def _nodes_seen(evidence: Evidence) -> str:
+    names = {own.node for own in evidence.facts.ranks.values() if own.node} if evidence.facts else set()
+    return fold_nodes(sorted(names))
+
+
+def _first_failure(evidence: Evidence, result: Result | None, state: RunState) -> FirstFailure | None:
+    if result is not None:
+        return result.first
+    facts = evidence.facts
+    if facts is None or facts.first_end is None or state is RunState.COMPLETED:
+        return None
+    return FirstFailure(**facts.first_end._asdict())
+
+
+def _phases(evidence: Evidence, result: Result | None, submitted: float | None) -> Phases:
+    facts = evidence.facts
+    return Phases(
+        submitted=submitted,
+        began=result.began if result else facts.began if facts else None,
+        ready=result.ready if result else facts.ready_at if facts else None,
+        ended=result.ended if result else None,
+    )
+
+
+def _state_named(name: str) -> RunState:
+    try:
+        return RunState(name)
+    except ValueError:
+        return RunState.UNKNOWN
+
+
+def _epoch(text: str | None) -> float | None:
+    # Not strptime: its import costs a fifth of what `status` takes.
+    match = _MOMENT.match(text or "")
+    if match is None:
+        return None
+    year, month, day, hour, minute, second = map(int, match.groups())
+    return time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
+
+
+def _clock(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))

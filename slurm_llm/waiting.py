@@ -1,0 +1,156 @@
+"""Waiting for a run and ending one: polls at a polite pace, believes no single bad answer, prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from slurm_llm.errors import NotReady, Problem, RunFailed
+from slurm_llm.observe.facts import load_layout
+from slurm_llm.observe.status import RunStatus, SlurmWord
+from slurm_llm.observe.text import clean
+from slurm_llm.runs import FoundRun, ask_slurm, evidence_of, status_by
+from slurm_llm.slurm.client import SlurmClient
+from slurm_llm.slurm.formats import JobId
+from slurm_llm.slurm.states import RunState, SlurmState
+from slurm_llm.surroundings import Surroundings
+
+FIRST_PAUSE_S, LAST_PAUSE_S, GROWTH = 1.0, 5.0, 1.25
+BELIEVED_AFTER = 3
+"""How many looks in a row must say that a job has ended, before its own result is there: files and the accounting
+may be seconds late."""
+STOP_SPARE_S = 15
+"""Seconds that an orderly stop may take beyond Triton's exit timeout and KillWait."""
+HEAD_WAIT_S = 10
+"""How long `cancel` waits for the job's script to be able to stop in order."""
+
+Told = Callable[[RunStatus, int], None]
+"""Is told of each look: the status, and how many times in a row Slurm has not answered."""
+
+
+def tell_nobody(_status: RunStatus, _unanswered: int) -> None:
+    """Ignore a look."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at a run; `sure` when an end that it shows may be believed."""
+
+    status: RunStatus
+    unanswered: int
+    sure: bool
+
+
+def watch(found: FoundRun, around: Surroundings) -> Iterator[Look]:
+    """Yield looks at the run, one squeue each: a second apart after a change, growing to five."""
+    pause, unanswered, endings, last = FIRST_PAUSE_S, 0, 0, None
+    while True:
+        word = ask_slurm([found], around)[0]
+        status = status_by(found, word, around)
+        unanswered = unanswered + 1 if word.problem else 0
+        endings = endings + 1 if status.ended and not word.problem else 0
+        yield Look(status, unanswered, status.has_result or endings >= BELIEVED_AFTER)
+        pause = FIRST_PAUSE_S if status.state is not last or status.ended else min(LAST_PAUSE_S, pause * GROWTH)
+        last = status.state
+        around.pause(pause)
+
+
+def wait_ready(
+    found: FoundRun, around: Surroundings, timeout_s: float | None = None, told: Told = tell_nobody
+) -> RunStatus:
+    """Return once the run is READY.
+
+    Raises:
+        RunFailed: it has ended, with the cause, the rank that went first and the end of its log;
+        NotReady: `timeout_s` passed; the job goes on.
+    """
+    begun = around.monotonic()
+    for look in watch(found, around):
+        told(look.status, look.unanswered)
+        if look.status.ready:
+            return look.status
+        if look.status.ended and look.sure:
+            raise RunFailed(failure_problems(look.status))
+        if timeout_s is not None and around.monotonic() - begun >= timeout_s:
+            raise NotReady(_not_ready(look.status, timeout_s))
+    raise AssertionError("a watch has no end")
+
+
+def failure_problems(status: RunStatus) -> list[Problem]:
+    """Return why a run that was to serve does not: its end, the rank that went first, the end of that rank's log."""
+    who = f"job {status.job_id} ({status.name})"
+    problems = [Problem(who, status.state.value, clean(status.cause))]
+    if status.first is not None and not status.cause.startswith(f"rank {status.first.rank} "):
+        first = status.first
+        said = f"{first.name}, {first.how or 'nobody saw how'}, while {first.phase}"
+        problems.append(Problem(f"rank {first.rank} on node {first.node} went first", said))
+    problems += [Problem("", f"  | {clean(row)}") for row in status.log_tail]
+    problems.append(Problem("see", f"slurm-llm status {status.run_id}, slurm-llm logs {status.run_id}"))
+    return problems
+
+
+def _not_ready(status: RunStatus, timeout_s: float) -> Problem:
+    why = status.pending.text.rstrip(".") if status.pending else clean(status.cause)
+    what = f"not ready after {timeout_s:g} s, it is {status.state.value}"
+    todo = f"the job goes on: slurm-llm wait {status.run_id}, or slurm-llm cancel {status.run_id}"
+    return Problem(f"job {status.job_id}", what, why, todo)
+
+
+def cancel(found: FoundRun, around: Surroundings, told: Told = tell_nobody) -> RunStatus:
+    """End the run, in order where it runs, and return its last status; a run that has ended is left as it is.
+
+    Raises:
+        SlurmError: Slurm does not answer, or refuses; NotReady: the job is still there after scancel.
+    """
+    job_id, slurm = found.job_id, around.slurm()
+    facts = slurm.query([job_id]).get(job_id) if job_id is not None else None
+    status = status_by(found, SlurmWord(facts, asked=job_id is not None), around)
+    if job_id is None or _is_over(status):
+        return status
+    if facts is not None and facts.state is SlurmState.RUNNING and _stop_in_order(found, job_id, slurm, around):
+        status = _wait_end(found, around, _stop_limit(found), told)
+        if _is_over(status):
+            return status
+    slurm.cancel(job_id)
+    limit = load_layout(found.paths.plan).kill_wait_s + STOP_SPARE_S
+    status = _wait_end(found, around, limit, told)
+    if not _is_over(status):
+        what = f"still {status.state.value} {limit} s after scancel"
+        raise NotReady(Problem(f"job {job_id}", what, todo=f"look at `squeue -j {job_id}`, then cancel again"))
+    return status
+
+
+def _is_over(status: RunStatus) -> bool:
+    """An end counts once Slurm has let the job go: nothing of it is on a node any more."""
+    letting_go = status.slurm_state in (SlurmState.COMPLETING, SlurmState.RUNNING, SlurmState.SIGNALING)
+    unknown = status.state is RunState.UNKNOWN and status.slurm_answered and status.slurm_state is None
+    return (status.ended and not letting_go) or unknown
+
+
+def _stop_in_order(found: FoundRun, job_id: JobId, slurm: SlurmClient, around: Surroundings) -> bool:
+    """Ask the job's script to stop its ranks; False when it cannot hear yet, and nothing of ours has begun.
+
+    Before its head has written a record the script has no trap, and TERM would end the script alone.
+    """
+    deadline = around.monotonic() + HEAD_WAIT_S
+    while not evidence_of(found).head_began:
+        if around.monotonic() >= deadline:
+            return False
+        around.pause(0.2)
+    slurm.cancel(job_id, signal="TERM", batch=True)
+    return True
+
+
+def _stop_limit(found: FoundRun) -> float:
+    layout = load_layout(found.paths.plan)
+    return layout.exit_timeout_s + layout.kill_wait_s + STOP_SPARE_S
+
+
+def _wait_end(found: FoundRun, around: Surroundings, limit_s: float, told: Told) -> RunStatus:
+    begun = around.monotonic()
+    for look in watch(found, around):
+        told(look.status, look.unanswered)
+        late = around.monotonic() - begun >= limit_s
+        if late or (_is_over(look.status) and (look.sure or look.status.attempt is None)):
+            return look.status
+    raise AssertionError("a watch has no end")
