@@ -13,6 +13,7 @@ TAIL_BYTES = 32768
 LINE_LENGTH = 300
 _NOISE = re.compile(r"\s*[|+][-+ |]|\s*<frozen |\W*$")
 """Triton prints its settings as tables of very long lines; Python its own import machinery."""
+_LOST_NODE = re.compile(r"srun: error: Node failure on ([A-Za-z0-9._-]+)")
 _TROUBLE = re.compile(r"\b\w*(error|exception|traceback|failed|killed|abort|out of memory)\b", re.IGNORECASE)
 SURVIVOR_CODES = {"CANCELLED": 0, "COMPLETED": 0, "TIMED_OUT": 0, "FAILED": 1}
 
@@ -48,8 +49,23 @@ def _stop_reason(records: List[journal.Record]) -> Optional[str]:
     return stops[0] if stops else None
 
 
-def decide(facts: fold.RunFacts, why: Optional[str], preflight: List[str], codes: List[int]) -> Tuple[str, str]:
+def lost_node(attempt_dir: str) -> Optional[str]:
+    """Return the node that Slurm gave up: it then ends the job like a cancelled one, and only srun names the node."""
+    names = sorted(name for name in os.listdir(attempt_dir) if name.endswith(".log") and not name.startswith("rank-"))
+    for name in names:
+        for row in tail(os.path.join(attempt_dir, name), 200):
+            match = _LOST_NODE.search(row)
+            if match:
+                return match.group(1)
+    return None
+
+
+def decide(
+    facts: fold.RunFacts, why: Optional[str], lost: Optional[str], preflight: List[str], codes: List[int]
+) -> Tuple[str, str]:
     """Return the final state and its cause."""
+    if lost is not None:
+        return "FAILED", "node %s was lost: Slurm says node failure" % lost
     if preflight:
         said = preflight[0]
         return "FAILED", said if "preflight: " in said else "preflight: " + said
@@ -74,8 +90,9 @@ def result(attempt_dir: str, ranks: int, codes: List[int], preflight_code: int) 
     if preflight_code:
         rows = tail(os.path.join(attempt_dir, "preflight.log"), 50)
         failed = [row for row in rows if "preflight: " in row] or rows or ["preflight failed"]
-    state, cause = decide(facts, _stop_reason(records), failed, codes)
-    first = facts.first_end if state == "FAILED" else None
+    lost = lost_node(attempt_dir)
+    state, cause = decide(facts, _stop_reason(records), lost, failed, codes)
+    first = facts.first_end if state == "FAILED" and lost is None else None
     log: List[str] = []
     if state == "FAILED":
         name = "rank-%d.log" % first.rank if first else "step-0.log"
@@ -87,6 +104,7 @@ def result(attempt_dir: str, ranks: int, codes: List[int], preflight_code: int) 
         "state": state,
         "cause": cause,
         "exit_code": code,
+        "lost_node": lost,
         "first": None if first is None else first._asdict(),
         "log": log,
         "preflight": failed,

@@ -52,6 +52,7 @@ class Agent:
         self.deadline = 0.0
         self.told: Set[int] = set()
         self.mains: Set[int] = set()
+        self.have_main: Set[int] = set()
         self.leader_left = False
         self.last_new = time.monotonic()
 
@@ -122,9 +123,9 @@ class Agent:
         ours = {item.pid for item in found}
         # A process between fork and exec still shows its parent's environment: look at young ones again.
         self.foreign = (self.foreign & current) | {p for p in current - ours - set(self.watched) if self._settled(p)}
-        ranks = {item.pid: item.rank for item in [*found, *self.watched.values()]}
         for item in sorted(found):
-            self._watch(item, main=ranks.get(item.parent) != item.rank)
+            # rank.sh gives its engine a process group of its own, so the engine itself leads one.
+            self._watch(item, main=item.group == item.pid and item.rank not in self.have_main)
 
     def _settled(self, pid: int) -> bool:
         return pid in self.foreign or processes.age(pid) > YOUNG_S
@@ -134,6 +135,7 @@ class Agent:
         self.seen[item.pid] = time.monotonic()
         if main:
             self.mains.add(item.pid)
+            self.have_main.add(item.rank)
         self.last_new = time.monotonic()
         handle = _open_pidfd(item.pid)
         if handle is not None:

@@ -12,10 +12,10 @@ NODE = "LLMRUN_NODE"
 
 
 class Found(NamedTuple):
-    """A process that was started by rank.sh, directly or not."""
+    """A process that was started by rank.sh, directly or not; `group` is its process group."""
 
     pid: int
-    parent: int
+    group: int
     rank: int
     role: str
     name: str
@@ -59,7 +59,7 @@ def find(tag: str, node: str, candidates: Iterable[int]) -> List[Found]:
         fields = stat_fields(pid)
         if not fields or fields[0] in "ZX":
             continue
-        found.append(Found(pid, int(fields[1]), int(own[RANK]), own.get(ROLE, ""), name_of(pid)))
+        found.append(Found(pid, int(fields[2]), int(own[RANK]), own.get(ROLE, ""), name_of(pid)))
     return found
 
 

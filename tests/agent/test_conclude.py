@@ -52,7 +52,9 @@ def test_state_and_exit_status_agree(tmp_path: Path, records: list[dict[str, Any
 def test_the_first_ranks_log_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The job's output ends with the cause and the last lines of that rank's log, tables and control codes aside."""
     attempt = make(tmp_path, [READY, DEATH])
-    (attempt / "rank-1.log").write_bytes(b"old\n" * 20000 + b"| a | table |\n50%\r100%\n\x1b[31mCUDA out of memory\xff\n")
+    (attempt / "rank-1.log").write_bytes(
+        b"old\n" * 20000 + b"| a | table |\n50%\r100%\n\x1b[31mCUDA out of memory\xff\n"
+    )
     conclude.main(str(attempt), 2, [137], 0)
     said = capsys.readouterr().out
     assert "FAILED: rank 1 on node n1 went first: tritonserver ended: signal SIGKILL, while serving" in said
@@ -70,6 +72,16 @@ def test_the_line_that_names_the_error_is_among_those_shown(tmp_path: Path) -> N
     assert shown[0] == "error: creating server: RuntimeError: no such weights"
     assert shown[-1] == "  /model/19.py(19): <module>"
     assert len(shown) == conclude.TAIL_LINES
+
+
+def test_a_lost_node_is_no_stop_on_request(tmp_path: Path) -> None:
+    """Slurm ends a job that lost a node with the same signals as a cancelled one; only srun says why."""
+    attempt = make(tmp_path, [READY, {"t": 5.0, "kind": "stop", "why": "asked"}])
+    (attempt / "step-0.log").write_text("srun: error: Node failure on n4\nsrun: got SIGCONT\n")
+    assert conclude.main(str(attempt), 2, [143], 0) == 1
+    result = json.loads((tmp_path / "result.0.json").read_text())
+    assert (result["state"], result["lost_node"]) == ("FAILED", "n4")
+    assert "n4" in result["cause"]
 
 
 def test_a_failed_preflight_is_the_cause(tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ MAIN = {"main": True, "name": "tritonserver"}
         pytest.param(
             [{"t": 5.0, "kind": "stop"}, ended(4.5, 3, "signal SIGSEGV", **MAIN)], 3, id="a crash just before a stop"
         ),
-        pytest.param([{"t": 5.0, "kind": "stop"}, ended(9, 3, "signal SIGKILL", **MAIN)], None, id="killed while stopping"),
+        pytest.param(
+            [{"t": 5.0, "kind": "stop"}, ended(9, 3, "signal SIGKILL", **MAIN)], None, id="killed while stopping"
+        ),
     ],
 )
 def test_who_went_first(records: list[dict[str, Any]], rank: int | None) -> None:
@@ -66,8 +68,8 @@ def test_where_no_agent_saw_an_engine_the_wrapper_counts() -> None:
     found = fold(records, 4).first_end
     assert found is not None
     assert (found.rank, found.node, found.how) == (2, "n2", "signal SIGSEGV")
-    found = {"t": 2.0, "kind": "found", "rank": 2, "node": "n2", "main": True, "pid": 7}
-    assert fold([HELLO, found, *records], 4).first_end is None
+    seen = {"t": 2.0, "kind": "found", "rank": 2, "node": "n2", "main": True, "pid": 7}
+    assert fold([HELLO, seen, *records], 4).first_end is None
 
 
 def test_the_sentence_says_rank_node_process_how_and_when() -> None:

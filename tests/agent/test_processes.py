@@ -41,7 +41,7 @@ def rank() -> Iterator[subprocess.Popen[bytes]]:
 def test_a_rank_is_found_by_tag_node_and_rank(rank: subprocess.Popen[bytes]) -> None:
     """Only processes with all three marks of this run and node are ours."""
     found = processes.find(TAG, "here", processes.pids())
-    assert [(item.pid, item.rank, item.role, item.parent) for item in found] == [(rank.pid, 3, "worker", os.getpid())]
+    assert [(item.pid, item.rank, item.role, item.group) for item in found] == [(rank.pid, 3, "worker", os.getpgrp())]
     assert processes.find(TAG, "elsewhere", processes.pids()) == []
     assert processes.find("1.1", "here", processes.pids()) == []
     assert TAG in processes.live_tags(processes.pids())
@@ -79,7 +79,8 @@ def test_a_handler_for_term_is_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "words"), [(0, "exit 0"), (3, "exit 3"), (137, "signal SIGKILL"), (139, "signal SIGSEGV"), (255, "exit 255")]
+    ("code", "words"),
+    [(0, "exit 0"), (3, "exit 3"), (137, "signal SIGKILL"), (139, "signal SIGSEGV"), (255, "exit 255")],
 )
 def test_exit_codes_in_words(code: int, words: str) -> None:
     """A shell's code above 128 stands for a signal."""
