@@ -20,10 +20,10 @@ help:
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/  make \1\t\2/p' Makefile
 
 $(VENV)/.dependencies: pyproject.toml
-	@if ! $(SYSTEM_PYTHON) -c 'import ensurepip' 2>/dev/null || ! command -v shellcheck >/dev/null; then \
+	@if ! $(SYSTEM_PYTHON) -c 'import ensurepip' 2>/dev/null || ! command -v shellcheck >/dev/null || ! command -v mpirun >/dev/null; then \
 	    if [ "$$(id -u)" = 0 ]; then \
 	        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
-	            python3 python3-venv shellcheck openmpi-bin libopenmpi3 libpmix2 libpmix-dev >/dev/null; \
+	            python3 python3-venv libpython3.11 shellcheck openmpi-bin libopenmpi3 libpmix2 libpmix-dev >/dev/null; \
 	    else echo "needs Debian's python3-venv and shellcheck: ask root to install them"; exit 1; fi; fi
 	@mkdir -p $(VENV) && chmod 755 $(VENV)
 	@umask 022 && $(SYSTEM_PYTHON) -m venv $(VENV) && $(BIN)/pip install --quiet --upgrade pip
@@ -32,6 +32,7 @@ $(VENV)/.dependencies: pyproject.toml
 
 # Installed as a wheel, not in place: what is tried and tested is what users get, package data included.
 $(VENV)/.package: $(VENV)/.dependencies $(SOURCES)
+	@rm -rf build
 	@umask 022 && $(BIN)/pip install --quiet --no-deps --force-reinstall .
 	@touch $@
 

@@ -86,7 +86,7 @@ def submit(spec: JobSpec, site: Site, *, rehearse: bool = False, around: Surroun
     here = _around(around)
     job = app.make_job(spec, site, rehearse=rehearse)
     rendered = app.render_job(job, app.new_run_dir(job, here), here)
-    job_id = app.submit_job(job, rendered, here)
+    job_id = app.submit_job(job, rendered, here).job_id
     return Run(FoundRun(rendered.paths, rendered.paths.job(job_id.number)), here)
 
 

@@ -19,8 +19,7 @@ from slurm_llm.record import RunRecord, Submission, record_to_json, remember_run
 from slurm_llm.render import Target, render
 from slurm_llm.rundir import RECORD, SITE, SPEC, TRITON, RunPaths, run_name
 from slurm_llm.sites.load import Site, load_site
-from slurm_llm.slurm.commands import PartitionFacts
-from slurm_llm.slurm.formats import JobId
+from slurm_llm.slurm.commands import PartitionFacts, Submitted
 from slurm_llm.spec import JobSpec, load_spec
 from slurm_llm.surroundings import Surroundings as Surroundings
 from slurm_llm.tritonhome import wheel_links
@@ -197,8 +196,10 @@ def write_run(rendered: Rendered) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def submit_job(job: Job, rendered: Rendered, around: Surroundings) -> JobId:
+def submit_job(job: Job, rendered: Rendered, around: Surroundings) -> Submitted:
     """Write the run directory and submit its script; on a refusal nothing is left behind.
+
+    Returns the job's id, and what sbatch had to say besides, for the user to see.
 
     Raises:
         SubmitError: sbatch refused; SetupError: no Slurm, or the directory cannot be written;
@@ -208,12 +209,13 @@ def submit_job(job: Job, rendered: Rendered, around: Surroundings) -> JobId:
     check_cluster(job, slurm.partitions())
     write_run(rendered)
     try:
-        job_id = slurm.submit(str(rendered.paths.script)).job_id
+        submitted = slurm.submit(str(rendered.paths.script))
     except (SubmitError, SetupError) as error:
         # Without an answer there may be a job all the same, and it needs its files.
         if not isinstance(error, SubmitError) or error.returncode not in (0, TIMEOUT_RC):
             shutil.rmtree(rendered.paths.root, ignore_errors=True)
         raise
+    job_id = submitted.job_id
     job_paths = rendered.paths.job(job_id.number)
     job_paths.root.mkdir(exist_ok=True)
     submission = Submission(str(job_id.number), job_id.cluster or "", round(around.now(), 3), "submit")
@@ -224,7 +226,7 @@ def submit_job(job: Job, rendered: Rendered, around: Surroundings) -> JobId:
         # The job started at once and has written the same.
         pass
     remember_run(rendered.paths.root, around.environ)
-    return job_id
+    return submitted
 
 
 def check_cluster(job: Job, partitions: Sequence[PartitionFacts]) -> None:

@@ -89,7 +89,7 @@ def test_a_submitted_run_is_whole_and_recorded(tmp_path: Path) -> None:
     around = _around(tmp_path, slurm)
     job = _job(tensor_parallel_size=2)
     rendered = _rendered(job, around)
-    job_id = submit_job(job, rendered, around)
+    job_id = submit_job(job, rendered, around).job_id
     root = rendered.paths.root
     assert job_id.number == 4711
     assert {"job.sub", "rank.sh", "plan.json", "spec.yaml", "site.yaml", "record.json"} <= {

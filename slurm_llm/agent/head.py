@@ -219,8 +219,8 @@ class Head:
         if item["kind"] == "finish":
             self.finished = True
             self.finished_at = time.monotonic()
-            if self.asked:
-                self.order = self.order or "USR1"
+            if self.asked or self.failed:
+                self.order = "INT"
             elif self.failed_at is None:
                 self.failed_at = time.monotonic()
         elif item["kind"] == "stop" and not self.asked and not self.failed:
@@ -252,7 +252,7 @@ class Head:
     def _fail(self, reason: str) -> None:
         self.failed = True
         self.set_state("FAILED", reason)
-        self.order = "USR2"
+        self.order = "INT" if self.finished else "USR2"
 
     def _give_order(self) -> None:
         """Signal the agents' step; they stop the ranks on their nodes, clean up and end.

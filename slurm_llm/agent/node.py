@@ -16,7 +16,7 @@ from . import journal, leftovers, processes
 SCAN_FAST_S = 0.2
 SCAN_SLOW_S = 1.0
 SAMPLE_S = 10.0
-FIRST_SAMPLE_S = 3.0
+FIRST_SAMPLE_S = 1.0
 CLEAN_S = 10.0
 YOUNG_S = 5.0
 EAGER_S = 60.0
@@ -35,7 +35,7 @@ class Options(NamedTuple):
 
 
 class Agent:
-    """One node's agent; `run` returns when a stop was asked for and everything of the run is gone."""
+    """One node's agent; `run` returns once it was told to leave and everything of the run is gone."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -48,7 +48,17 @@ class Agent:
         self.loaded: Set[int] = set()
         self.mapped: Set[str] = set()
         self.poller = select.poll()
+        # USR1: stop in order. USR2: something failed, make an end. INT: every server step has ended, leave.
+        # TERM: Slurm ends the job and sends KILL after KillWait; nobody may be there to say INT.
+        self.limits = {
+            int(signal.SIGUSR1): ("order", options.stop_s),
+            int(signal.SIGUSR2): ("end", 2.0),
+            int(signal.SIGINT): ("leave", 2.0),
+            int(signal.SIGTERM): ("slurm", max(1.0, options.kill_wait_s - 3.0)),
+        }
         self.stopping = ""
+        self.leaving = False
+        self.ending = False
         self.deadline = 0.0
         self.told: Set[int] = set()
         self.mains: Set[int] = set()
@@ -72,12 +82,14 @@ class Agent:
         removed = leftovers.sweep(self.options.local_dir, self.options.tag)
         free = processes.shm_free_mib()
         self.emit("hello", step=os.environ.get("SLURM_STEP_ID", ""), pid=os.getpid(), swept=removed, shm_free_mib=free)
-        next_sample = time.monotonic() + FIRST_SAMPLE_S
+        next_sample = float("inf")
         while not self._finished():
             self._scan()
             self._look_for_loaded()
             if self.stopping:
                 self._stop()
+            if next_sample == float("inf") and len(self.mains) >= self.options.ranks:
+                next_sample = time.monotonic() + FIRST_SAMPLE_S
             if time.monotonic() >= next_sample:
                 self._sample()
                 next_sample = time.monotonic() + SAMPLE_S
@@ -86,21 +98,8 @@ class Agent:
         return 0
 
     def _listen(self) -> None:
-        # USR1: stop in order. USR2: something failed, make an end. TERM: Slurm ends the job and KILLs after KillWait.
-        limits = {
-            signal.SIGUSR1: ("order", self.options.stop_s),
-            signal.SIGUSR2: ("end", 2.0),
-            signal.SIGTERM: ("order", max(1.0, self.options.kill_wait_s - 3.0)),
-        }
-
-        def note(number: int, _frame: Any) -> None:
-            how, seconds = limits[signal.Signals(number)]
-            deadline = time.monotonic() + seconds
-            if not self.stopping or deadline < self.deadline:
-                self.stopping, self.deadline = how, deadline
-
-        for number in limits:
-            signal.signal(number, note)
+        for number in self.limits:
+            signal.signal(number, self._note)
         # A head that has gone must not end the agent.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         reader, writer = os.pipe()
@@ -110,10 +109,21 @@ class Agent:
         self.poller.register(reader, select.POLLIN)
         self.wakeup = reader
 
-    def _finished(self) -> bool:
-        return bool(self.stopping) and not self.watched and self._nothing_new()
+    def _note(self, number: int, _frame: Any) -> None:
+        how, seconds = self.limits[number]
+        deadline = time.monotonic() + seconds
+        self.leaving = self.leaving or how == "leave"
+        self.ending = self.ending or how == "slurm"
+        if not self.stopping or deadline < self.deadline:
+            self.stopping, self.deadline = how, deadline
 
-    def _nothing_new(self) -> bool:
+    def _finished(self) -> bool:
+        """Tell whether the agent may go: ranks that it was to stop may still be on their way into being."""
+        if not self.stopping or self.watched:
+            return False
+        late = time.monotonic() >= self.deadline
+        if not (self.leaving or (self.ending and (late or len(self.have_main) >= self.options.ranks))):
+            return False
         self._scan()
         return not self.watched
 
@@ -237,7 +247,7 @@ class Agent:
     def _may_be_told(self, item: processes.Found) -> bool:
         # A worker leaves initialize when its leader's finalize releases it. SIGTERM before that kills it, and the
         # leader then waits in MPI_Finalize until its exit timeout.
-        return self.stopping == "end" or item.role != "worker" or item.pid in self.loaded or self.leader_left
+        return self.stopping in ("end", "leave") or item.role != "worker" or item.pid in self.loaded or self.leader_left
 
     def _bye(self) -> None:
         removed = leftovers.remove(self.options.tag, self.options.local_dir, self.mapped)

@@ -81,7 +81,10 @@ def _start(job: Job, around: Surroundings, *, dry: bool, as_json: bool) -> Calla
     if dry:
         click.echo(_dry_json(rendered) if as_json else _dry_text(rendered), nl=as_json)
         return lambda _waiting, _timeout_s: None
-    job_id = app.submit_job(job, rendered, around)
+    submitted = app.submit_job(job, rendered, around)
+    for warning in submitted.warnings:
+        click.echo(f"sbatch: {warning}", err=True)
+    job_id = submitted.job_id
     paths = rendered.paths
     told = {"job_id": job_id.number, "run_id": paths.run_id, "directory": str(paths.root)}
     text = json.dumps(told) if as_json else f"submitted job {job_id}, run {paths.run_id}, in {paths.root}"

@@ -185,6 +185,8 @@ def cancel_when(run: Run, phase: str) -> None:
     """Wait for a phase and cancel."""
     if phase == "starting":
         wait_for("the job's attempt", lambda: run.attempt.exists())
+    elif phase == "launching":
+        wait_for("the server's srun", lambda: any(item["kind"] == "server" for item in run.records()))
     elif phase == "loading":
         wait_for("an engine process", lambda: any(item["kind"] == "found" for item in run.records()))
     elif phase == "serving":
@@ -192,7 +194,7 @@ def cancel_when(run: Run, phase: str) -> None:
     run.cli("cancel")
 
 
-@pytest.mark.parametrize("phase", ["starting", "loading", "serving"])
+@pytest.mark.parametrize("phase", ["starting", "launching", "loading", "serving"])
 def test_cancel_in_every_phase(user: User, phase: str) -> None:
     """The job ends soon and well, nothing is left (the fixture looks), and status says why."""
     run = user.submit()
