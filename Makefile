@@ -19,12 +19,19 @@ SOURCES := $(shell find slurm_llm job_templates site_configs -type f -not -name 
 help:
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/  make \1\t\2/p' Makefile
 
+# What a check needs, and as root, where jobs are run, MPI and the library that Triton's Python stub links to.
+PACKAGES := python3-venv shellcheck
+ifeq ($(shell id -u),0)
+PACKAGES += libpython3.11 openmpi-bin libopenmpi3 libpmix2 libpmix-dev iproute2
+endif
+
 $(VENV)/.dependencies: pyproject.toml
-	@if ! $(SYSTEM_PYTHON) -c 'import ensurepip' 2>/dev/null || ! command -v shellcheck >/dev/null || ! command -v mpirun >/dev/null; then \
-	    if [ "$$(id -u)" = 0 ]; then \
-	        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
-	            python3 python3-venv libpython3.11 shellcheck openmpi-bin libopenmpi3 libpmix2 libpmix-dev >/dev/null; \
-	    else echo "needs Debian's python3-venv and shellcheck: ask root to install them"; exit 1; fi; fi
+	@missing=$$(for name in $(PACKAGES); do \
+	    dpkg-query -W -f '$${Status}' $$name 2>/dev/null | grep -q 'ok installed' || echo $$name; done); \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ]; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	        apt-get install -qq -y --no-install-recommends $$missing >/dev/null; \
+	elif [ -n "$$missing" ]; then echo "ask root to install Debian's:" $$missing; exit 1; fi
 	@mkdir -p $(VENV) && chmod 755 $(VENV)
 	@umask 022 && $(SYSTEM_PYTHON) -m venv $(VENV) && $(BIN)/pip install --quiet --upgrade pip
 	@umask 022 && $(BIN)/pip install --quiet '.[rehearsal,test]'
