@@ -89,7 +89,10 @@ def _layout(sizes: ParallelSizes) -> str:
 def _rank_variables(plan: Plan, target: Target) -> dict[str, object]:
     homes = [home for home in (plan.server.home, OPT_TRITON) if home]
     folder = target.python.rpartition("/")[0]
-    return {"homes": homes, "repository": REPOSITORY, "triton": TRITON, "python_first": folder}
+    # LLMRUN_TAG is <job id>.<attempt>.
+    prefix = plan.shm_prefix.format(job_id="${LLMRUN_TAG%.*}", attempt="${LLMRUN_TAG#*.}", rank="${rank}")
+    common = {"repository": REPOSITORY, "triton": TRITON, "python_first": folder}
+    return {"homes": homes, "shm_prefix": prefix, **common}
 
 
 def slurm_pattern(path: str) -> str:

@@ -55,8 +55,10 @@ class Head:
         self.leaders: Dict[int, Leader] = {}
         self.answers: "queue.Queue[Tuple[Leader, probe.Answer]]" = queue.Queue()
         self.answered: Set[int] = set()
+        self.last_answer = "none"
         self.state = ""
         self.failed_at: Optional[float] = None
+        self.end_seen = False
         self.failed = False
         self.finished = False
         self.finished_at: Optional[float] = None
@@ -135,8 +137,11 @@ class Head:
         if item["kind"] == "hello" and item.get("step"):
             self.hellos[item["node"]] = str(item["step"])
             self._check_room(item)
+        elif item["kind"] == "ended":
+            self.end_seen = True
         elif item["kind"] == "found":
-            self.set_state("LOADING") if self.state == "STARTING" else None
+            if self.state == "STARTING":
+                self.set_state("LOADING")
             if item.get("ports"):
                 self._meet(item)
 
@@ -179,6 +184,7 @@ class Head:
     def _take_answers(self) -> None:
         while not self.answers.empty():
             leader, answer = self.answers.get()
+            self.last_answer = str(answer.status or answer.body)
             if leader.instance not in self.answered or self.asked or self.failed_at is not None:
                 continue
             if answer.ok and len(self.answered) == len(self.plan["instances"]):
@@ -233,7 +239,7 @@ class Head:
             return
         now = time.monotonic()
         if self.failed_at is None:
-            if fold.first_end(self.records, None) is not None:
+            if self._rank_has_ended():
                 self.failed_at = now
             elif self.state in ("STARTING", "LOADING") and now - self.started > self.plan["ready_s"]:
                 self._fail("not ready within %d s: %s" % (self.plan["ready_s"], self._waiting_for()))
@@ -242,12 +248,17 @@ class Head:
             end = facts.first_end
             self._fail(fold.describe(end) if end else "the server's step ended by itself")
 
+    def _rank_has_ended(self) -> bool:
+        """Tell whether a process that ended since the last look was a rank's; the fold is only worth it then."""
+        seen, self.end_seen = self.end_seen, False
+        return seen and fold.first_end(self.records, None) is not None
+
     def _waiting_for(self) -> str:
         states = fold.fold(self.records, self.ranks).ranks.values()
         silent = [str(item.rank) for item in states if item.state == fold.WAITING]
         if silent:
             return "no engine process seen for rank %s" % ",".join(silent)
-        return "every rank runs, but the leader answers no generation"
+        return "every rank runs, but no generation is answered (the leader's last answer: %s)" % self.last_answer
 
     def _fail(self, reason: str) -> None:
         self.failed = True

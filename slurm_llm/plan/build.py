@@ -11,6 +11,7 @@ from slurm_llm.plan.checks import check_engine, check_partition, check_site, cho
 from slurm_llm.plan.layout import Layout, build_layout, build_sizes, cpus_per_rank
 from slurm_llm.plan.types import (
     PLAN_SCHEMA,
+    SHM_PREFIX,
     Allocation,
     InstancePlan,
     Plan,
@@ -62,6 +63,7 @@ def build_plan(spec: JobSpec, site: SiteProfile) -> Plan:
         step=StepPlan(site.launcher.mpi, site.launcher.step.cpu_bind, site.launcher.step.wait_s, site.srun_extra),
         server=server,
         ports=PortPlan(low, high, spec.triton.http_port, spec.triton.grpc_port, spec.triton.metrics_port),
+        shm_prefix=SHM_PREFIX,
         probe=engine.probe(server),
         python=site.python,
         local_dir=site.storage.local.rstrip("/") or "/tmp",

@@ -12,6 +12,9 @@ from slurm_llm.topology import Coordinates, ParallelSizes
 
 PLAN_SCHEMA = 1
 
+SHM_PREFIX = "llm{job_id}a{attempt}r{rank}_"
+"""Recipe for a rank's shared-memory prefix: the ids are known in the job. Short, and nothing but letters and digits."""
+
 
 @dataclass(frozen=True)
 class RankPlan:
@@ -103,6 +106,7 @@ class Plan:
     step: StepPlan
     server: ServerPlan
     ports: PortPlan
+    shm_prefix: str
     probe: ProbePlan
     python: str | None
     local_dir: str

@@ -32,7 +32,7 @@ export TMPDIR="${TMPDIR-$base}"
 
 # A prefix of its own for every job, attempt and rank: servers that share /dev/shm and a prefix collide before
 # Triton 24.04, and the leftovers of a killed one are told apart from its neighbours' by it.
-prefix="llm${LLMRUN_TAG/./a}r${rank}_"
+prefix="llm${LLMRUN_TAG%.*}a${LLMRUN_TAG#*.}r${rank}_"
 
 for home in /opt/tritonserver "$LLMRUN_RUN/triton"; do
     [[ -x $home/bin/tritonserver ]] && break
