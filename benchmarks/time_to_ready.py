@@ -39,7 +39,7 @@ SPEC = {
 }
 BARE = """#!/bin/bash
 {directives}
-export OMPI_MCA_mpi_yield_when_idle=1 LD_LIBRARY_PATH={home}/lib PATH={bin}:$PATH
+export OMPI_MCA_mpi_yield_when_idle=1 SLURM_PMIX_FENCE=ring LD_LIBRARY_PATH={home}/lib PATH={bin}:$PATH
 exec srun {step} bash -c '
 common=(--model-repository={link}/model_repository --backend-directory={home}/backends --disable-auto-complete-config
   --backend-config=python,shm-region-prefix-name=bare${{SLURM_JOB_ID}}_${{SLURM_PROCID}}_)

@@ -8,10 +8,6 @@ from typing import List
 def mpi_problems(ranks: int) -> List[str]:
     """Join the MPI world and return what is wrong with it."""
     try:
-        import mpi4py
-
-        # With threads, Open MPI 4.1.4 crashed or hung in a third of the starts of 32 ranks on 2 cores.
-        mpi4py.rc.threads = False
         from mpi4py import MPI
     except ImportError as error:
         return ["mpi4py cannot be imported (%s): set preflight.mpi: false to leave this part out" % error]

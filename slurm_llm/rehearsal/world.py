@@ -272,9 +272,7 @@ def join_world(sizes: Sizes, log: Log) -> World:
 def _load_mpi(sizes: Sizes) -> Mpi:
     try:
         mpi4py = importlib.import_module("mpi4py")
-        # Calls come from initialize's thread and later from the engine's, never from two at once. Asked for more
-        # than one thread, Open MPI 4.1.4 crashed or hung in 5 of 14 starts of 32 ranks on 2 cores; without, in none.
-        mpi4py.rc.threads = False
+        mpi4py.rc.thread_level = "serialized"  # initialize's thread, later the engine's; never two at once
         return importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:
         version = ".".join(str(part) for part in sys.version_info[:2])
