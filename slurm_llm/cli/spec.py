@@ -67,9 +67,13 @@ def render(spec: str, site: str | None, settings: tuple[str, ...], out: Path, as
         click.echo(rendered.paths.script)
 
 
-def warn(plan: Plan) -> None:
-    """Print the plan's warnings to stderr."""
-    for text in plan.warnings:
+def warn(plan: Plan, run_dir: Path | None = None) -> None:
+    """Print the plan's warnings to stderr, and one on a run directory that other nodes cannot see."""
+    texts = list(plan.warnings)
+    if run_dir is not None and Path(plan.local_dir) in run_dir.parents:
+        where = f"{plan.local_dir} is each node's own: the job will not find its files there"
+        texts.append(f"run directory {run_dir}: {where}; set log_root to a folder that all nodes share")
+    for text in texts:
         click.echo(f"warning: {text}", err=True)
 
 

@@ -77,7 +77,7 @@ def _start(job: Job, around: Surroundings, *, dry: bool, as_json: bool) -> Calla
     from slurm_llm.cli.spec import warn
 
     rendered = app.render_job(job, app.new_run_dir(job, around), around)
-    warn(job.plan)
+    warn(job.plan, rendered.paths.root)
     if dry:
         click.echo(_dry_json(rendered) if as_json else _dry_text(rendered), nl=as_json)
         return lambda _waiting, _timeout_s: None

@@ -224,13 +224,20 @@ def _gone(evidence: Evidence, facts: JobFacts | None) -> _Verdict:
 def _by_slurms_end(evidence: Evidence, facts: JobFacts, state: RunState) -> _Verdict:
     said = f"Slurm says {_slurm_words(facts)}"
     if evidence.facts is None:
-        return _Verdict(state, f"{said}; the job's script has written nothing")
+        return _Verdict(state, f"{said}; {_never_began(evidence, facts)}")
     if state is RunState.COMPLETED:
         return _Verdict(state, notes=(f"{said}; the job has left no result file",))
     own = _own_cause(evidence.facts)
     if state is RunState.FAILED and own:
         return _Verdict(state, own, (said,) if facts.state is not SlurmState.FAILED else ())
     return _Verdict(state, f"{said}; {_last_word(evidence)}")
+
+
+def _never_began(evidence: Evidence, facts: JobFacts) -> str:
+    # Slurm says JobLaunchFailure when a node cannot open the output file; nothing else tells (Slurm 22.05.8).
+    if "launchfail" in facts.reason.lower().replace("_", ""):
+        return f"it could not open the job's output: is {evidence.paths.root} there on the compute nodes too?"
+    return "the job's script has written nothing"
 
 
 def _while_running(evidence: Evidence, facts: JobFacts, floor: RunState) -> _Verdict:

@@ -205,10 +205,13 @@ def cluster() -> Iterator[Cluster]:
         user=os.environ.get("DEVCLUSTER_USER", "llm"),
     )
     before = devcluster.status(spec.state)
-    status = before if before.all_up else devcluster.up(before.spec or spec)
+    if not before.all_up:
+        # Whatever a run that crashed has left of it is no ground to build on.
+        devcluster.down(spec.state)
+    status = before if before.all_up else devcluster.up(spec)
     assert status.spec is not None
     yield Cluster(spec.state, status.slurm_conf, status.spec.user, status.spec.node_names)
-    if not before.exists:
+    if not before.all_up:
         devcluster.down(spec.state)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -72,6 +74,27 @@ def test_an_engine_that_cannot_load_says_why(user: User) -> None:
     assert result["state"] == "FAILED"
     assert "no such weights" in run.output()
     assert "no such weights" in run.cli("status").stdout
+
+
+def test_a_run_directory_that_nodes_cannot_see(user: User) -> None:
+    """Every node has a /tmp of its own: submit warns, and the failure without a word of the job is explained."""
+    folder = Path(tempfile.mkdtemp(prefix="slurm-llm-"))
+    try:
+        shutil.chown(folder, user.cluster.user)
+        done = user.cli(
+            "submit", str(user.write_spec(DEMO)), "--site", "devcluster", "--set", f"log_root={folder}", "--json"
+        )
+        assert f"{folder}" in done.stderr
+        assert "each node's own" in done.stderr
+        value = json.loads(done.stdout)
+        run = Run(user, Path(value["directory"]), int(value["job_id"]))
+        user.runs.append(run)
+        run.wait_gone(30)
+        status = run.cli("status").stdout
+        assert "JobLaunchFailure" in status
+        assert "there on the compute nodes too?" in " ".join(status.split())
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_a_fixed_port_that_is_taken_ends_the_job_at_once(user: User) -> None:
