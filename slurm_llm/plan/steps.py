@@ -7,9 +7,10 @@ node, CPUs, GPUs and MPI itself.
 from __future__ import annotations
 
 from slurm_llm.plan.types import Allocation, InstancePlan, Plan
+from slurm_llm.slurm.formats import parse_time
 
-STOP_WARNING_S = 90
-"""How long before the time limit the job is told (Slurm may be up to a minute early)."""
+STOP_WARNING_S, LEAST_WARNING_S = 90, 10
+"""How long before the time limit the job is told (Slurm may be up to a minute early); a fifth of a short limit."""
 
 
 def sbatch_options(plan: Plan, output: str) -> tuple[str, ...]:
@@ -31,8 +32,19 @@ def sbatch_options(plan: Plan, output: str) -> tuple[str, ...]:
         options.append(f"--mem={own.mem_per_node}")
     if own.exclusive:
         options.append("--exclusive")
-    options += [f"--signal=B:USR1@{STOP_WARNING_S}", "--no-requeue", "--open-mode=append", f"--output={output}"]
+    options += [
+        f"--signal=B:USR1@{stop_warning_s(own.time)}",
+        "--no-requeue",
+        "--open-mode=append",
+        f"--output={output}",
+    ]
     return (*options, *own.extra)
+
+
+def stop_warning_s(time: str | None) -> int:
+    """Return how many seconds ahead of the time limit the job is to be told."""
+    limit = None if time is None else parse_time(time)
+    return STOP_WARNING_S if limit is None else min(STOP_WARNING_S, max(LEAST_WARNING_S, limit // 5))
 
 
 def world_step(plan: Plan, instance: InstancePlan | None = None) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ printf '%(%Y-%m-%d %H:%M:%S)T slurm_llm: rank %d of instance %d on node %s, GPUs
 # TMPDIR is one folder for all ranks of a node: MPI and the backend put their files there, the agent removes it.
 base=/tmp/llmrun-"$LLMRUN_TAG"
 place="$base/$rank"
-mkdir -p "$place" && ln -sfn "$LLMRUN_RUN/model_repository" "$place/repository" || exit 73
+mkdir -p "$place" && [[ -O $base && ! -L $base ]] && ln -sfn "$LLMRUN_RUN/model_repository" "$place/repository" || exit 73
 export TMPDIR="${TMPDIR-$base}"
 [[ -d $TMPDIR ]] || export TMPDIR="$base"
 
