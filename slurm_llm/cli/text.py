@@ -58,6 +58,7 @@ def status_text(status: RunStatus, now: float, columns: int, cut: bool) -> str:
     lines += _curl(status)
     if status.log_tail:
         whose = f"rank {status.first.rank}" if status.first else "the server's step"
+        whose = whose if status.has_result else "the job's own output"
         lines.append(f"  {'log':<{LABEL}}the last lines of {whose}:")
         rows = [f"    | {clean(row).rstrip()}" for row in status.log_tail]
         lines += [row if not cut or len(row) <= columns else row[: columns - 1] + "…" for row in rows]

@@ -13,11 +13,15 @@ from typing import Any, TypeVar
 
 from slurm_llm.agent import fold, journal
 from slurm_llm.errors import Problem, SetupError
+from slurm_llm.observe.text import last_lines
 from slurm_llm.record import RunRecord, load_record
 from slurm_llm.rundir import AttemptPaths, JobPaths, RunPaths
 from slurm_llm.topology import Coordinates
 
 T = TypeVar("T")
+
+
+OUTPUT_LINES = 5
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ class Evidence:
     head_began: bool
     endpoints: tuple[Endpoint, ...]
     result: Result | None
+    output: tuple[str, ...]
 
 
 def load_evidence(paths: RunPaths, job: JobPaths | None) -> Evidence:
@@ -123,6 +128,8 @@ def load_evidence(paths: RunPaths, job: JobPaths | None) -> Evidence:
         head_began=any(item["kind"] == "state" for item in records),
         endpoints=_read(job.endpoint(number), _endpoints) or () if job else (),
         result=_read(job.result(number), _result) if job else None,
+        # Of a job that has come no further, its own output is all there is.
+        output=tuple(last_lines(paths.output(job.job_id), OUTPUT_LINES)[0]) if job and not records else (),
     )
 
 

@@ -132,7 +132,7 @@ def build_status(evidence: Evidence, word: SlurmWord, now: float, submitted: flo
         pending=explain_reason(facts.reason) if facts and pending else None,
         first=first,
         cause=verdict.cause,
-        log_tail=result.log if result else (),
+        log_tail=result.log if result else evidence.output if verdict.state.is_terminal else (),
         phases=_phases(evidence, result, submitted),
         rehearsal_of=evidence.record.rehearsal_of if evidence.record else None,
         slurm_answered=not word.problem,

@@ -226,3 +226,12 @@ def test_4096_ranks(tmp_path: Path) -> None:
     assert status.ranks_total == 4096
     assert status.first is not None
     assert status.first.rank == 4000
+
+
+def test_a_job_that_never_began_shows_its_own_output(tmp_path: Path) -> None:
+    """A script that ended before its first record has said why in the job's output, if anywhere."""
+    run = RunDir(tmp_path / "run").submitted()
+    run.paths.output(run.job_id).write_text("slurm_llm: no Python at /nope/python3 on node n1\n")
+    status = judged(run, SlurmState.FAILED, exit_code=127)
+    assert status.log_tail == ("slurm_llm: no Python at /nope/python3 on node n1",)
+    assert judged(run, SlurmState.RUNNING).log_tail == ()
