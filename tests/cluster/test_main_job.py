@@ -260,6 +260,22 @@ def test_the_curl_lines_of_the_triton_page_work(user: User) -> None:
     assert two.read_text().count("data:") >= 80
 
 
+def test_replicas_serve_apart_and_end_together(user: User) -> None:
+    """Two instances on nodes of their own, an endpoint each, the same text; one cancel ends both in order."""
+    spec = small("twins", replicas=2, resources={"nodes": 4, "time": "00:10:00"})
+    run = user.submit(spec)
+    endpoints = run.wait_ready()["instances"]
+    assert [one["instance"] for one in endpoints] == [0, 1]
+    assert len({one["url"] for one in endpoints}) == 2
+    texts = {ask(one["url"], "same?")["text_output"] for one in endpoints}
+    assert len(texts) == 1
+    health = json.loads(run.cli("health", "--json").stdout)
+    assert [row["role"] for row in health] == ["leader", "worker"] * 2
+    assert [row["node"] for row in health] == list(user.cluster.nodes[:4])
+    run.cli("cancel")
+    assert run.wait_ended()["state"] == "COMPLETED"
+
+
 def test_what_the_cluster_can_never_run_is_refused(user: User) -> None:
     """Slurm would accept it and let it wait for ever; nothing is submitted and nothing is written."""
     spec = user.write_spec(small("too large", ranks=64, resources={"nodes": 16}))
