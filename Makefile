@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 SYSTEM_PYTHON ?= /usr/bin/python3
 SOURCES := $(shell find slurm_llm job_templates site_configs -type f -not -name '*.pyc') pyproject.toml
 
-.PHONY: help install demo test check lint format bench clean
+.PHONY: help install demo test check lint format clean
 
 help:
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/  make \1\t\2/p' Makefile
