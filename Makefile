@@ -43,7 +43,7 @@ $(VENV)/.package: $(VENV)/.dependencies $(SOURCES)
 	@umask 022 && $(BIN)/pip install --quiet --no-deps --force-reinstall .
 	@touch $@
 
-install: $(VENV)/.package ## set up the Python environment ($(VENV))
+install: $(VENV)/.package ## set up the Python environment
 
 demo: install ## serve a rehearsal on a real four-node Slurm, watch it, talk to it, take it down
 	@PYTHON=$(BIN)/python docs/examples/demo.sh

@@ -51,7 +51,7 @@ def _mine(path: str) -> bool:
 def remove(tag: str, local_dir: str, mapped: Iterable[str]) -> int:
     """Remove the run's regions, the files that its processes had `mapped` and its folder; return how many."""
     regions = {os.path.join(SHM, name) for name in _names(SHM) if name.startswith(shm_prefix(tag))}
-    paths = {path for path in regions | set(mapped) if _mine(path) and not _in_use(path)}
+    paths = {path for path in (regions | set(mapped)) - _in_use() if _mine(path)}
     count = sum(map(_unlink, paths))
     count += sum(map(_remove_empty, orphaned_python_envs()))
     folder = os.path.join(local_dir, FOLDER + tag)
@@ -87,9 +87,13 @@ def _remove_empty(path: str) -> bool:
     return True
 
 
-def _in_use(path: str) -> bool:
-    """Return whether another live process of ours still maps `path`, such as a neighbour job's."""
-    return any(path in processes.shared_files(pid, (path,)) for pid in processes.pids() if _mine("/proc/%d" % pid))
+def _in_use() -> Set[str]:
+    """Return the shared files that a live process of ours still maps, such as a neighbour job's."""
+    files: Set[str] = set()
+    for pid in processes.pids():
+        if _mine("/proc/%d" % pid):
+            files |= processes.shared_files(pid)
+    return files
 
 
 def sweep(local_dir: str, own_tag: str) -> int:

@@ -137,13 +137,12 @@ def arguments(pid: int) -> Dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def shared_files(pid: int, folders: Iterable[str] = ("/dev/shm/",)) -> Set[str]:
-    """Return the files below `folders` that `pid` has mapped."""
-    wanted = tuple(folder.encode() for folder in folders)
+def shared_files(pid: int) -> Set[str]:
+    """Return the files in /dev/shm that `pid` has mapped."""
     files = set()
     for row in _read("/proc/%d/maps" % pid).splitlines():
         path = row[row.find(b"/") :] if b"/" in row else b""
-        if path.startswith(wanted) and not path.endswith(b" (deleted)"):
+        if path.startswith(b"/dev/shm/") and not path.endswith(b" (deleted)"):
             files.add(path.decode("utf-8", "replace"))
     return files
 
