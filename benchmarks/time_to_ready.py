@@ -22,10 +22,11 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from slurm_llm.app import Surroundings, make_job, new_run_dir, render_job, write_run
+from slurm_llm.app import make_job, new_run_dir, render_job, write_run
 from slurm_llm.plan.steps import world_step
 from slurm_llm.sites.load import load_site
 from slurm_llm.spec import spec_from_mapping
+from slurm_llm.surroundings import Surroundings
 
 HTTP = 18000
 SPEC = {

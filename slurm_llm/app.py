@@ -8,7 +8,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_llm import __version__
@@ -17,15 +17,13 @@ from slurm_llm.plan import Plan, build_plan
 from slurm_llm.process import TIMEOUT_RC
 from slurm_llm.record import RunRecord, Submission, record_to_json, remember_run
 from slurm_llm.render import Target, render
-from slurm_llm.rundir import RECORD, SITE, SPEC, TRITON, RunPaths, run_name
+from slurm_llm.rundir import LOG_ROOT, RECORD, SITE, SPEC, TRITON, RunPaths, run_name
 from slurm_llm.sites.load import Site, load_site
 from slurm_llm.slurm.commands import PartitionFacts, Submitted
 from slurm_llm.spec import JobSpec, load_spec
-from slurm_llm.surroundings import Surroundings as Surroundings
+from slurm_llm.surroundings import Surroundings
 from slurm_llm.tritonhome import wheel_links
 from slurm_llm.yamlio import dump
-
-DEFAULT_LOG_ROOT = "logs"
 
 
 @dataclass(frozen=True)
@@ -83,20 +81,14 @@ def make_job(spec: JobSpec, site: Site, *, rehearse: bool = False) -> Job:
     """Plan `spec` on `site`; see `plan_job`."""
     original = spec.engine
     if rehearse and original != "rehearsal":
-        name = spec.triton.model_name
-        spec = spec.model_copy(
-            update={
-                "engine": "rehearsal",
-                "engine_args": {},
-                "triton": spec.triton.model_copy(update={"model_name": name, "extra_args": ()}),
-            }
-        )
+        triton = spec.triton.model_copy(update={"extra_args": ()})
+        spec = spec.model_copy(update={"engine": "rehearsal", "engine_args": {}, "triton": triton})
     return Job(spec, site, build_plan(spec, site.profile), original if original != spec.engine else None)
 
 
 def log_root(job: Job, around: Surroundings) -> Path:
     """Return the absolute folder of run directories: spec, then site (with $VARIABLES), then ./logs."""
-    text = job.spec.log_root or job.site.profile.storage.logs or DEFAULT_LOG_ROOT
+    text = job.spec.log_root or job.site.profile.storage.logs or LOG_ROOT
     expanded = _expand(text, around.environ)
     return Path(os.path.normpath(around.cwd / expanded))
 
@@ -247,8 +239,3 @@ def check_cluster(job: Job, partitions: Sequence[PartitionFacts]) -> None:
     if job.plan.allocation.nodes > total:
         what = f"the job needs {job.plan.allocation.nodes} nodes, partition {own[0].name} has {total}"
         raise PlanError(Problem("resources.nodes", what, todo="ask for fewer ranks or another partition"))
-
-
-def rebased(rendered: Rendered, root: Path) -> Rendered:
-    """Return the same files for another folder (for looking at: scripts still name the original one)."""
-    return replace(rendered, paths=RunPaths(root))

@@ -20,6 +20,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+LOG_ROOT = "logs"
+"""Where run directories go, below the current folder, when neither spec nor site says."""
+
 JOB_SCRIPT = "job.sub"
 RANK_SCRIPT = "rank.sh"
 AGENT = "agent"

@@ -12,12 +12,11 @@ from slurm_llm.errors import Problem, RunNotFound, SetupError, SlurmError
 from slurm_llm.observe.facts import Evidence, has_result, load_evidence
 from slurm_llm.observe.status import RunStatus, SlurmWord, build_status
 from slurm_llm.record import known_runs, load_record, load_submission
-from slurm_llm.rundir import PLAN, JobPaths, RunPaths
+from slurm_llm.rundir import LOG_ROOT, PLAN, JobPaths, RunPaths
 from slurm_llm.slurm.facts import JobFacts
 from slurm_llm.slurm.formats import JobId
 from slurm_llm.surroundings import Surroundings
 
-LOG_ROOT = "logs"
 SHOWN_CHOICES = 10
 SHORTEST_BEGINNING = 9
 """Characters of a run id that may stand for it: a mistyped job id must not name a run."""

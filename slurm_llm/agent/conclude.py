@@ -15,7 +15,6 @@ _NOISE = re.compile(r"\s*[|+][-+ |]|\s*<frozen |\W*$")
 """Triton prints its settings as tables of very long lines; Python its own import machinery."""
 _LOST_NODE = re.compile(r"srun: error: Node failure on ([A-Za-z0-9._-]+)")
 _TROUBLE = re.compile(r"\b\w*(error|exception|traceback|failed|killed|abort|out of memory)\b", re.IGNORECASE)
-SURVIVOR_CODES = {"CANCELLED": 0, "COMPLETED": 0, "TIMED_OUT": 0, "FAILED": 1}
 
 
 def tail(path: str, lines: int = TAIL_LINES) -> List[str]:
@@ -44,11 +43,6 @@ def printable(text: str) -> str:
     return re.sub(" {3,}", "  ", "".join(one if one.isprintable() else " " for one in text)).rstrip()
 
 
-def _stop_reason(records: List[journal.Record]) -> Optional[str]:
-    stops = [str(item.get("why", "stop")) for item in records if item["kind"] == "stop"]
-    return stops[0] if stops else None
-
-
 def lost_node(attempt_dir: str) -> Optional[str]:
     """Return the node that Slurm gave up: it then ends the job like a cancelled one, and only srun names the node."""
     names = sorted(name for name in os.listdir(attempt_dir) if name.endswith(".log") and not name.startswith("rank-"))
@@ -60,23 +54,19 @@ def lost_node(attempt_dir: str) -> Optional[str]:
     return None
 
 
-def decide(
-    facts: fold.RunFacts, why: Optional[str], lost: Optional[str], preflight: List[str], codes: List[int]
-) -> Tuple[str, str]:
+def decide(facts: fold.RunFacts, lost: Optional[str], preflight: List[str], codes: List[int]) -> Tuple[str, str]:
     """Return the final state and its cause."""
     if lost is not None:
         return "FAILED", "node %s was lost: Slurm says node failure" % lost
     if preflight:
         said = preflight[0]
         return "FAILED", said if "preflight: " in said else "preflight: " + said
-    if why is not None:
-        if facts.first_end is not None:
-            return "FAILED", fold.describe(facts.first_end)
-        if why == "time limit":
-            return "TIMED_OUT", "the time limit was near"
-        return ("COMPLETED" if facts.ready_at else "CANCELLED"), "stopped on request"
     if facts.first_end is not None:
         return "FAILED", fold.describe(facts.first_end)
+    if facts.stop_why == "time limit":
+        return "TIMED_OUT", "the time limit was near"
+    if facts.stop_why is not None:
+        return ("COMPLETED" if facts.ready_at else "CANCELLED"), "stopped on request"
     if facts.state == "FAILED":
         return "FAILED", facts.reason
     return "FAILED", "the server's step ended by itself (srun exit status %s)" % ", ".join(map(str, codes))
@@ -91,19 +81,17 @@ def result(attempt_dir: str, ranks: int, codes: List[int], preflight_code: int) 
         rows = tail(os.path.join(attempt_dir, "preflight.log"), 50)
         failed = [row for row in rows if "preflight: " in row] or rows or ["preflight failed"]
     lost = lost_node(attempt_dir)
-    state, cause = decide(facts, _stop_reason(records), lost, failed, codes)
+    state, cause = decide(facts, lost, failed, codes)
     first = facts.first_end if state == "FAILED" and lost is None else None
     log: List[str] = []
     if state == "FAILED":
         name = "rank-%d.log" % first.rank if first else "step-0.log"
         log = tail(os.path.join(attempt_dir, name))
-    code = SURVIVOR_CODES[state]
-    if state == "TIMED_OUT" and facts.ready_at is None:
-        code = 1
+    good = state in ("COMPLETED", "CANCELLED") or (state == "TIMED_OUT" and facts.ready_at is not None)
     return {
         "state": state,
         "cause": cause,
-        "exit_code": code,
+        "exit_code": 0 if good else 1,
         "lost_node": lost,
         "first": None if first is None else first._asdict(),
         "log": log,

@@ -48,7 +48,7 @@ class RunFacts(NamedTuple):
     state: str
     reason: str
     ready_at: Optional[float]
-    asked_to_stop: bool
+    stop_why: Optional[str]
     began: Optional[float]
 
 
@@ -56,7 +56,8 @@ def fold(records: Iterable[Record], ranks: int) -> RunFacts:
     """Return the facts that `records` of one attempt with `ranks` ranks add up to."""
     states = {rank: RankState(rank) for rank in range(ranks)}
     ordered = in_order(records)
-    state, reason, ready_at, asked = "STARTING", "", None, False
+    state, reason, ready_at = "STARTING", "", None
+    stop_why: Optional[str] = None
     for item in ordered:
         kind = item["kind"]
         if kind == "state":
@@ -64,7 +65,7 @@ def fold(records: Iterable[Record], ranks: int) -> RunFacts:
             if state == "READY" and ready_at is None:
                 ready_at = float(item["t"])
         elif kind == "stop":
-            asked = True
+            stop_why = stop_why or str(item.get("why", "stop"))
         elif kind == "sample":
             _apply_sample(states, item)
         elif isinstance(item.get("rank"), int) and item["rank"] in states:
@@ -72,7 +73,7 @@ def fold(records: Iterable[Record], ranks: int) -> RunFacts:
     if ready_at is not None:
         states = {rank: _as_serving(own) for rank, own in states.items()}
     began = float(ordered[0]["t"]) if ordered else None
-    return RunFacts(states, first_end(ordered, ready_at), state, reason, ready_at, asked, began)
+    return RunFacts(states, first_end(ordered, ready_at), state, reason, ready_at, stop_why, began)
 
 
 def _as_serving(own: RankState) -> RankState:

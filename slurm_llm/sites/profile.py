@@ -22,8 +22,6 @@ from slurm_llm.fields import (
 )
 from slurm_llm.schema import Section
 
-SCHEMA_VERSION = 1
-
 
 def _regex(value: str) -> str:
     try:

@@ -74,6 +74,21 @@ else
     command+=(--load-model=tensorrt_llm)
 fi
 
+# A signal interrupts `wait`: go on until the process is really gone, then ask once more for its own status.
+# 127: bash has forgotten the process; -1: bash 5.2 after a trap.
+await() {
+    while :; do
+        wait "$1"
+        code=$?
+        kill -0 "$1" 2>/dev/null || break
+    done
+    if ((code > 128)); then
+        wait "$1" 2>/dev/null
+        local again=$?
+        ((again < 0 || again == 127)) || code=$again
+    fi
+}
+
 # The engine gets a process group of its own: what it leaves behind when it ends is ended with the group.
 # A signal meant for the engine reaches it directly; here it only must not end the watch.
 trap : TERM INT USR1 USR2
@@ -81,21 +96,7 @@ set -m
 LLMRUN_RANK=$rank LLMRUN_ROLE=$role LLMRUN_NODE=$node "${command[@]}" &
 engine=$!
 set +m
-code=0
-{
-    # A trapped signal interrupts `wait`: go on until the engine is gone, then ask once more for its own status.
-    # 127: bash has forgotten the process; -1: bash 5.2 after a trap.
-    while :; do
-        wait "$engine"
-        code=$?
-        kill -0 "$engine" || break
-    done
-    if ((code > 128)); then
-        wait "$engine"
-        again=$?
-        ((again < 0 || again == 127)) || code=$again
-    fi
-} 2>/dev/null
+await "$engine" 2>/dev/null
 printf '%(%Y-%m-%d %H:%M:%S)T slurm_llm: rank %d: the engine ended with exit code %d\n' -1 "$rank" "$code"
 event exit ",\"code\":$code"
 kill -KILL -- "-$engine" 2>/dev/null
