@@ -40,14 +40,21 @@ def load_spec(path: str | Path, settings: Iterable[str] = ()) -> JobSpec:
 
 
 def load_site(name: str | None = None, environ: Mapping[str, str] | None = None) -> Site:
-    """Load a site profile by name or path; without a name, $SLURM_LLM_SITE.
+    """Load a site profile by name or path; without a name, $SLURM_LLM_SITE, else the one that matches this machine.
 
     Raises:
-        SiteError: no name, an unknown one, or every fault of the file.
+        SiteError: no site, an unknown one, or every fault of its files.
     """
     from slurm_llm.sites import load
 
     return load.load_site(name, _around(None).environ if environ is None else environ)
+
+
+def _site_of(spec: JobSpec, site: Site) -> Site:
+    """Return the site as it is for this spec, whose `site:` is laid over it."""
+    from slurm_llm.sites import load
+
+    return load.laid_over(site, dict(spec.site), label="spec: site") if spec.site else site
 
 
 def build_plan(spec: JobSpec, site: Site) -> Plan:
@@ -58,7 +65,7 @@ def build_plan(spec: JobSpec, site: Site) -> Plan:
     """
     from slurm_llm import plan
 
-    return plan.build_plan(spec, site.profile)
+    return plan.build_plan(spec, _site_of(spec, site).profile)
 
 
 def render_run(spec: JobSpec, site: Site, run_dir: str | Path, *, rehearse: bool = False) -> dict[str, str]:
@@ -70,7 +77,7 @@ def render_run(spec: JobSpec, site: Site, run_dir: str | Path, *, rehearse: bool
     from slurm_llm import app
 
     around = _around(None)
-    job = app.make_job(spec, site, rehearse=rehearse)
+    job = app.make_job(spec, _site_of(spec, site), around, rehearse=rehearse)
     return app.render_job(job, around.cwd / run_dir, around).texts
 
 
@@ -84,7 +91,7 @@ def submit(spec: JobSpec, site: Site, *, rehearse: bool = False, around: Surroun
     from slurm_llm import app
 
     here = _around(around)
-    job = app.make_job(spec, site, rehearse=rehearse)
+    job = app.make_job(spec, _site_of(spec, site), here, rehearse=rehearse)
     rendered = app.render_job(job, app.new_run_dir(job, here), here)
     job_id = app.submit_job(job, rendered, here).job_id
     return Run(FoundRun(rendered.paths, rendered.paths.job(job_id.number)), here)

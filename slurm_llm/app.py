@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import shutil
 import socket
 import sys
@@ -12,18 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_llm import __version__
-from slurm_llm.errors import InputError, PlanError, Problem, SetupError, SubmitError
+from slurm_llm.errors import InputError, PlanError, Problem, SetupError, SlurmError, SubmitError
 from slurm_llm.plan import Plan, build_plan
 from slurm_llm.process import TIMEOUT_RC
 from slurm_llm.record import RunRecord, Submission, record_to_json, remember_run
 from slurm_llm.render import Target, render
 from slurm_llm.rundir import LOG_ROOT, RECORD, SITE, SPEC, TRITON, RunPaths, run_name
-from slurm_llm.sites.load import Site, load_site
+from slurm_llm.sites.load import Site, load_site, overlay_of
 from slurm_llm.slurm.commands import PartitionFacts, Submitted
-from slurm_llm.spec import JobSpec, load_spec
-from slurm_llm.surroundings import Surroundings
+from slurm_llm.slurm.versions import SlurmVersion
+from slurm_llm.spec import JobSpec, load_spec_document, parse_spec
+from slurm_llm.surroundings import Surroundings, expand
 from slurm_llm.tritonhome import wheel_links
-from slurm_llm.yamlio import dump
+from slurm_llm.yamlio import Document, dump
 
 
 @dataclass(frozen=True)
@@ -59,74 +61,78 @@ def plan_job(
         SpecError, SiteError, PlanError: every problem of the first stage that has any.
     """
     problems: list[Problem] = []
+    failure: InputError | None = None
     spec: JobSpec | None = None
     site: Site | None = None
-    failure: InputError | None = None
+    overlay: Document | None = None
     try:
-        spec = load_spec(spec_path, settings)
+        document = load_spec_document(spec_path, settings)
+        overlay = overlay_of(document)
+        spec = parse_spec(document)
     except InputError as error:
         problems += error.problems
         failure = error
     try:
-        site = load_site(site_name, around.environ)
+        site = load_site(site_name, around.environ, overlay)
     except InputError as error:
         problems += error.problems
         failure = failure or error
     if spec is None or site is None:
         raise type(failure)(problems) if failure else InputError(problems)
-    return make_job(spec, site, rehearse=rehearse)
+    return make_job(spec, site, around, rehearse=rehearse)
 
 
-def make_job(spec: JobSpec, site: Site, *, rehearse: bool = False) -> Job:
-    """Plan `spec` on `site`; see `plan_job`."""
+def make_job(spec: JobSpec, site: Site, around: Surroundings | None = None, *, rehearse: bool = False) -> Job:
+    """Plan `spec` on `site`; see `plan_job`.
+
+    What the profile leaves to the surroundings (account, Slurm's release) is looked up there, when there are any.
+    """
     original = spec.engine
     if rehearse and original != "rehearsal":
         triton = spec.triton.model_copy(update={"extra_args": ()})
         spec = spec.model_copy(update={"engine": "rehearsal", "engine_args": {}, "triton": triton})
-    return Job(spec, site, build_plan(spec, site.profile), original if original != spec.engine else None)
+    version = None
+    if around is not None:
+        spec = _with_account(spec, site, around.environ)
+        version = _slurm_version(site, around)
+    plan = build_plan(spec, site.profile, version)
+    return Job(spec, site, plan, original if original != spec.engine else None)
+
+
+def _with_account(spec: JobSpec, site: Site, environ: Mapping[str, str]) -> JobSpec:
+    """Return `spec` with the account that the user's environment names, where the site has variables for it."""
+    name = site.profile.partition_name(spec.partition)
+    if spec.account is not None or name not in site.profile.partitions:
+        return spec
+    variables = site.profile.for_partition(name).account.env
+    found = next((environ[variable] for variable in variables if environ.get(variable)), None)
+    return spec if found is None else spec.model_copy(update={"account": found})
+
+
+def _slurm_version(site: Site, around: Surroundings) -> SlurmVersion | None:
+    """Return the release of this machine's Slurm, where the profile names none; None without Slurm."""
+    if site.profile.slurm.version is not None:
+        return None
+    try:
+        return around.slurm().version()
+    except (SlurmError, SetupError):
+        return None
 
 
 def log_root(job: Job, around: Surroundings) -> Path:
     """Return the absolute folder of run directories: spec, then site (with $VARIABLES), then ./logs."""
     text = job.spec.log_root or job.site.profile.storage.logs or LOG_ROOT
-    expanded = _expand(text, around.environ)
+    expanded = expand(text, around.environ, "log_root")
     return Path(os.path.normpath(around.cwd / expanded))
-
-
-def _expand(text: str, environ: Mapping[str, str]) -> str:
-    """Replace `~` and `$NAME`; Slurm itself expands neither in file names.
-
-    Raises:
-        InputError: a variable that is not set.
-    """
-    if text == "~" or text.startswith("~/"):
-        text = environ.get("HOME", "~") + text[1:]
-    parts = text.split("$")
-    result = parts[0]
-    for part in parts[1:]:
-        name = part[1 : part.find("}")] if part.startswith("{") and "}" in part else _name_at(part)
-        if not name:
-            what = f"'{text}' holds a $ that names no variable"
-            raise InputError(Problem("log_root", what, "$NAME or ${NAME}; nothing else is expanded"))
-        if name not in environ:
-            raise InputError(Problem("log_root", f"'{text}' uses ${name}, which is not set", todo=f"export {name}"))
-        result += environ[name] + part[len(name) + (2 if part.startswith("{") else 0) :]
-    return result
-
-
-def _name_at(text: str) -> str:
-    end = 0
-    while end < len(text) and (text[end].isalnum() or text[end] == "_"):
-        end += 1
-    return text[:end]
 
 
 def render_job(job: Job, run_dir: Path, around: Surroundings) -> Rendered:
     """Return every file of the run directory, without writing any."""
     paths = RunPaths(run_dir)
     python = job.plan.python or sys.executable
-    texts = render(job.plan, Target(run_dir, python))
-    texts[SPEC] = dump(job.spec.model_dump(mode="json", exclude_defaults=True))
+    texts = render(job.plan, Target(run_dir, python, around.environ))
+    # What the spec lays over the site stands in the site's file.
+    texts[SPEC] = dump(job.spec.model_dump(mode="json", exclude_defaults=True, exclude={"site"}))
     texts[SITE] = dump(job.site.profile.model_dump(mode="json", exclude_unset=True))
     record = RunRecord(
         run_id=paths.run_id,
@@ -150,7 +156,7 @@ def render_job(job: Job, run_dir: Path, around: Surroundings) -> Rendered:
 
 def _triton_links(job: Job) -> dict[str, Path]:
     # A home that the site or the spec names, or an image, brings its own Triton.
-    if job.plan.server.home is not None or job.spec.container is not None:
+    if job.plan.server.home is not None or job.plan.container is not None:
         return {}
     return wheel_links()
 
@@ -197,8 +203,10 @@ def submit_job(job: Job, rendered: Rendered, around: Surroundings) -> Submitted:
         SubmitError: sbatch refused; SetupError: no Slurm, or the directory cannot be written;
         PlanError: the job can never start on this cluster as it is now.
     """
+    check_place(job, around)
     slurm = around.slurm()
-    check_cluster(job, slurm.partitions())
+    clusters = job.site.profile.slurm.clusters
+    check_cluster(job, slurm.partitions(clusters=clusters))
     write_run(rendered)
     try:
         submitted = slurm.submit(str(rendered.paths.script))
@@ -221,21 +229,33 @@ def submit_job(job: Job, rendered: Rendered, around: Surroundings) -> Submitted:
     return submitted
 
 
+def check_place(job: Job, around: Surroundings) -> None:
+    """Refuse what the site's submit filter would refuse because of the folder of submission.
+
+    Raises:
+        PlanError: the site takes jobs from other folders only.
+    """
+    rule = job.site.profile.for_partition(job.site.profile.partition_name(job.spec.partition)).storage.submit_from
+    if rule is not None and not re.fullmatch(rule, str(around.cwd)):
+        what = f"site {job.plan.site} takes no jobs that are submitted here"
+        raise PlanError(Problem(str(around.cwd), what, f"a folder whose whole path matches {rule}", "cd there"))
+
+
 def check_cluster(job: Job, partitions: Sequence[PartitionFacts]) -> None:
     """Refuse what Slurm would accept and then leave pending for ever.
 
     Raises:
         PlanError: more nodes than the partition has (Slurm 22.05.8 answers with PartitionNodeLimit, for ever).
     """
-    name = job.plan.allocation.partition
-    own = [part for part in partitions if (part.name == name if name else part.is_default)]
-    if not own:
-        if name and partitions:
-            known = ", ".join(sorted({part.name for part in partitions}))
-            what = f"this cluster has no partition '{name}' (site {job.plan.site})"
-            raise PlanError(Problem("partition", what, known, "is this the right site for this cluster?"))
-        return
+    asked = job.plan.allocation.partition
+    names = asked.split(",") if asked else []
+    own = [part for part in partitions if (part.name in names if names else part.is_default)]
+    missing = [name for name in names if name not in {part.name for part in own}]
+    if missing and partitions:
+        known = ", ".join(sorted({part.name for part in partitions}))
+        what = f"this cluster has no partition '{missing[0]}' (site {job.plan.site})"
+        raise PlanError(Problem("partition", what, known, "is this the right site for this cluster?"))
     total = sum(part.nodes for part in own)
-    if job.plan.allocation.nodes > total:
+    if own and job.plan.allocation.nodes > total:
         what = f"the job needs {job.plan.allocation.nodes} nodes, partition {own[0].name} has {total}"
         raise PlanError(Problem("resources.nodes", what, todo="ask for fewer ranks or another partition"))

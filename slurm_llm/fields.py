@@ -8,9 +8,14 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from slurm_llm.slurm.formats import parse_mem_mib, parse_time
+from slurm_llm.slurm.nodesets import expand_nodes
+from slurm_llm.slurm.options import MANAGED_SBATCH, MANAGED_SRUN, option_name
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PORTS = re.compile(r"(\d{1,5})-(\d{1,5})\Z", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_OPTION_NAME = re.compile(r"--[a-z][a-z0-9-]*\Z")
+_VERSION = re.compile(r"\d\d\.\d\d(\.\d+)?\Z", re.ASCII)
 _OPTION = re.compile(r"(?:--[A-Za-z][A-Za-z0-9-]*(?:=.*)?|-[A-Za-z]\S*)\Z")
 
 READ_ONLY_VARIABLES = frozenset({"UID", "EUID", "PPID", "BASHOPTS", "SHELLOPTS", "BASH_VERSINFO"})
@@ -21,18 +26,12 @@ SCRIPT_VARIABLES = frozenset(
         *("run", "python", "agent", "job_dir", "attempt", "attempt_dir", "rank", "local_dir", "head", "servers"),
         *("server", "agents", "stop", "code", "codes", "again", "preflight", "instance", "node", "now", "gpus", "base"),
         *("place", "prefix", "home", "command", "role", "ports", "http", "grpc", "metrics", "engine"),
+        *("task", "tasks", "init", "folder", "image", "look", "meeting", "name", "nodes", "options", "program"),
+        *("ranks", "shown", "source", "sources", "target", "value", "written"),
         *("SLURM_JOB_ID", "SLURM_PROCID", "IFS"),
     }
 )
 """The scripts' own variables: an exported one of the same name would be overwritten, or break them."""
-
-SCRIPT_OPTIONS = frozenset(
-    {
-        *("array", "job-name", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "open-mode", "output"),
-        *("signal", "wrap", "parsable", "a", "J", "N", "n", "c", "o"),
-    }
-)
-"""sbatch options that the plan sets itself, or that would break the script."""
 
 
 def _one_line(value: str) -> str:
@@ -64,10 +63,61 @@ def _option(value: str) -> str:
     return value
 
 
+def _unmanaged(value: str, managed: dict[str, str]) -> str:
+    key = managed.get(option_name(value))
+    if key is not None:
+        raise ValueError("is set by slurm_llm itself" + (f": use {key}" if key else ""))
+    return value
+
+
 def _sbatch_option(value: str) -> str:
-    name = value[2:].partition("=")[0] if value.startswith("--") else value[1:2]
-    if name in SCRIPT_OPTIONS:
-        raise ValueError("is set by slurm_llm itself")
+    return _unmanaged(value, MANAGED_SBATCH)
+
+
+def _srun_option(value: str) -> str:
+    return _unmanaged(value, MANAGED_SRUN)
+
+
+def _name(value: str) -> str:
+    if not _NAME.match(value):
+        raise ValueError("must be letters, digits, '.', '_' and '-', and start with a letter or digit")
+    return value
+
+
+def _option_name(value: str) -> str:
+    if not _OPTION_NAME.match(value):
+        raise ValueError("must be the long name of an option, as --mem, without a value")
+    return value
+
+
+def _version_text(value: str) -> str:
+    if not _VERSION.match(value):
+        raise ValueError('must be a release in quotes, as "23.11" or "23.11.4"')
+    return value
+
+
+def _regex(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return value
+
+
+def _node_set(value: str) -> str:
+    expand_nodes(value)
+    return value
+
+
+def _words(value: str) -> str:
+    if not value.split():
+        raise ValueError("must name a program")
+    return value
+
+
+def _shell_text(value: str) -> str:
+    if "\0" in value or "\r" in value:
+        raise ValueError("must hold no NUL and no carriage return (DOS line ends)")
     return value
 
 
@@ -85,14 +135,26 @@ def check_variable(value: str) -> str:
 Line = Annotated[str, AfterValidator(_one_line)]
 NonEmpty = Annotated[str, Field(min_length=1), AfterValidator(_one_line)]
 Positive = Annotated[int, Field(ge=1)]
+AtLeastZero = Annotated[int, Field(ge=0)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 SlurmTime = Annotated[str, BeforeValidator(_whole_as_text), AfterValidator(_one_line), AfterValidator(_slurm_time)]
 SlurmMemory = Annotated[str, BeforeValidator(_whole_as_text), AfterValidator(_one_line), AfterValidator(_slurm_memory)]
 Option = Annotated[Line, AfterValidator(_option)]
 Options = Annotated[tuple[Option, ...], Field(strict=False)]
 SbatchOptions = Annotated[tuple[Annotated[Option, AfterValidator(_sbatch_option)], ...], Field(strict=False)]
+SrunOptions = Annotated[tuple[Annotated[Option, AfterValidator(_srun_option)], ...], Field(strict=False)]
 Variables = Annotated[tuple[Annotated[str, AfterValidator(check_variable)], ...], Field(strict=False)]
 Lines = Annotated[tuple[Line, ...], Field(strict=False)]
+Texts = Annotated[tuple[NonEmpty, ...], Field(strict=False)]
+Name = Annotated[str, AfterValidator(_name)]
+Names = Annotated[tuple[Name, ...], Field(strict=False)]
+OptionNames = Annotated[tuple[Annotated[str, AfterValidator(_option_name)], ...], Field(strict=False)]
+VariableName = Annotated[str, AfterValidator(check_variable)]
+Regex = Annotated[str, AfterValidator(_regex)]
+NodeSet = Annotated[NonEmpty, AfterValidator(_node_set)]
+SlurmVersionText = Annotated[str, AfterValidator(_version_text)]
+Words = Annotated[NonEmpty, AfterValidator(_words)]
+Shell = Annotated[str, AfterValidator(_shell_text)]
 
 
 Environment = dict[

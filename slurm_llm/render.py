@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import jinja2
 
-from slurm_llm import __version__
+from slurm_llm import __version__, containers
 from slurm_llm.assets import agent_files, rehearsal_files, templates_dir
 from slurm_llm.errors import InputError, Problem
-from slurm_llm.plan.steps import helper_step, sbatch_options, world_step
-from slurm_llm.plan.types import Plan, plan_to_json
-from slurm_llm.rundir import AGENT, JOB_SCRIPT, PLAN, RANK_SCRIPT, REPOSITORY, TRITON
+from slurm_llm.plan.steps import JOB_OPTIONS, helper_step, sbatch_options, world_step
+from slurm_llm.plan.types import ModulePlan, Plan, plan_to_json
+from slurm_llm.rundir import (
+    AGENT,
+    ENTER_SCRIPT,
+    JOB_SCRIPT,
+    PLAN,
+    PROBE_RANK_SCRIPT,
+    PROBE_SCRIPT,
+    RANK_SCRIPT,
+    REPOSITORY,
+    TRITON,
+)
+from slurm_llm.surroundings import expand
 from slurm_llm.topology import ParallelSizes
 
 OPT_TRITON = "/opt/tritonserver"
@@ -24,10 +36,14 @@ STOP_SPARE_S = 5
 
 @dataclass(frozen=True)
 class Target:
-    """Where a plan is rendered to: the run directory as compute nodes see it, and the Python that runs the agent."""
+    """Where a plan is rendered to: the run directory as compute nodes see it, and the Python that runs the agent.
+
+    `environ` is what `$NAME` in paths of the site and the spec stands for.
+    """
 
     run_dir: Path
     python: str
+    environ: Mapping[str, str] = field(default_factory=dict)
 
 
 def render(plan: Plan, target: Target) -> dict[str, str]:
@@ -36,15 +52,35 @@ def render(plan: Plan, target: Target) -> dict[str, str]:
     Raises:
         InputError: the run directory's path cannot be written into a script.
     """
-    templates = _environment()
-    common = {"plan": plan, "python": target.python, "version": __version__}
+    plan = _expanded(plan, target.environ)
+    templates = _environment(plan.templates)
+    common = {"plan": plan, "python": target.python, "version": __version__, **_shared_variables(plan, target.python)}
     files = {
         JOB_SCRIPT: templates.get_template("job.sub.j2").render(**common, **_job_variables(plan, target)),
         RANK_SCRIPT: templates.get_template("rank.sh.j2").render(**common, **_rank_variables(plan, target)),
         PLAN: plan_to_json(plan),
     }
+    files.update(_container_files(plan, target, templates, common))
     files.update({f"{AGENT}/{name}": text for name, text in agent_files().items()})
     files.update({f"{REPOSITORY}/{path}": text for path, text in _repository(plan, templates).items()})
+    return files
+
+
+def render_probe(plan: Plan, target: Target) -> dict[str, str]:
+    """Return path → text of a probe's files that depend on the plan; its ranks start as those of a job do.
+
+    Raises:
+        InputError: as `render`.
+    """
+    plan = _expanded(plan, target.environ)
+    templates = _environment(plan.templates)
+    common = {"plan": plan, "python": target.python, "version": __version__, **_shared_variables(plan, target.python)}
+    files = {
+        PROBE_SCRIPT: templates.get_template("probe.sub.j2").render(**common, **_job_variables(plan, target)),
+        PROBE_RANK_SCRIPT: templates.get_template("probe-rank.sh.j2").render(**common),
+    }
+    files.update(_container_files(plan, target, templates, common))
+    files.update({f"{AGENT}/{name}": text for name, text in agent_files().items()})
     return files
 
 
@@ -63,15 +99,80 @@ def _repository(plan: Plan, templates: jinja2.Environment) -> dict[str, str]:
 
 def _job_variables(plan: Plan, target: Target) -> dict[str, object]:
     output = slurm_pattern(str(target.run_dir)) + "/slurm-%j.out"
+    run_dir = str(target.run_dir)
     return {
-        "run_dir": str(target.run_dir),
+        "run_dir": run_dir,
         "sbatch": sbatch_options(plan, output),
         "layout": _layout(plan.sizes),
+        "module_commands": _module_commands(plan.modules),
+        "job_options": JOB_OPTIONS,
         "helper_step": shlex.join(helper_step(plan)),
-        "preflight_step": shlex.join(world_step(plan)),
-        "server_steps": [(one, shlex.join(world_step(plan, one))) for one in plan.instances],
+        "agent_options": f" --clocks {plan.gpu_clocks}" if plan.gpu_clocks else "",
+        "preflight_step": shlex.join(world_step(plan, run_dir)),
+        "preflight_options": _preflight_options(plan),
+        "server_steps": [(one, shlex.join(world_step(plan, run_dir, one))) for one in plan.instances],
         "stop_s": plan.server.exit_timeout_s + STOP_SPARE_S,
     }
+
+
+def _shared_variables(plan: Plan, python: str) -> dict[str, object]:
+    inside = plan.container is not None
+    home = () if plan.hf_home is None else (("HF_HOME", plan.hf_home),)
+    return {
+        "environment": (*home, *plan.env.set),
+        "restate": inside,
+        "inner_python": shlex.quote(python if plan.container is None else plan.container.python),
+    }
+
+
+def _preflight_options(plan: Plan) -> str:
+    words = [] if plan.step.by_srun else ["--no-srun"]
+    words += [] if plan.interface is None else ["--interface", plan.interface]
+    return "".join(f" {shlex.quote(word)}" for word in words)
+
+
+def _module_commands(modules: ModulePlan) -> list[str]:
+    commands = ["module purge"] if modules.purge else []
+    commands += [f"module use {shlex.quote(path)}" for path in modules.use]
+    commands += [f"module unload {shlex.quote(name)}" for name in modules.unload]
+    return commands + [f"module load {shlex.quote(name)}" for name in modules.load]
+
+
+def _expanded(plan: Plan, environ: Mapping[str, str]) -> Plan:
+    """Return `plan` with `$NAME` and `~` replaced in its paths.
+
+    Raises:
+        InputError: every variable that is not set.
+    """
+    problems: list[Problem] = []
+
+    def expanded(text: str, where: str) -> str:
+        try:
+            return expand(text, environ, where)
+        except InputError as error:
+            problems.extend(error.problems)
+            return text
+
+    home = None if plan.hf_home is None else expanded(plan.hf_home, "storage.hf_home")
+    container = plan.container
+    if container is not None:
+        container = containers.expand(container, lambda text: expanded(text, "container"))
+    if problems:
+        raise InputError(list(dict.fromkeys(problems)))
+    return replace(plan, hf_home=home, container=container)
+
+
+def _container_files(
+    plan: Plan, target: Target, templates: jinja2.Environment, common: Mapping[str, object]
+) -> dict[str, str]:
+    own, run_dir = plan.container, str(target.run_dir)
+    if own is None:
+        return {}
+    made = dict(containers.files(own, run_dir))
+    if containers.wrap(own, run_dir):
+        variables = containers.enter_variables(own, run_dir)
+        made[ENTER_SCRIPT] = templates.get_template("enter.sh.j2").render(**common, **variables)
+    return made
 
 
 def _layout(sizes: ParallelSizes) -> str:
@@ -88,7 +189,8 @@ def _layout(sizes: ParallelSizes) -> str:
 
 def _rank_variables(plan: Plan, target: Target) -> dict[str, object]:
     homes = [home for home in (plan.server.home, OPT_TRITON) if home]
-    folder = target.python.rpartition("/")[0]
+    # In a container the image's own Python is the one that Triton's stub is to take.
+    folder = "" if plan.container is not None else target.python.rpartition("/")[0]
     # LLMRUN_TAG is <job id>.<attempt>.
     prefix = plan.shm_prefix.format(job_id="${LLMRUN_TAG%.*}", attempt="${LLMRUN_TAG#*.}", rank="${rank}")
     common = {"repository": REPOSITORY, "triton": TRITON, "python_first": folder}
@@ -135,9 +237,10 @@ def _refuse_none(value: object) -> object:
     return value
 
 
-def _environment() -> jinja2.Environment:
+def _environment(override: str | None) -> jinja2.Environment:
+    folders = [templates_dir()] if override is None else [Path(override), templates_dir()]
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates_dir()),
+        loader=jinja2.FileSystemLoader(folders),
         undefined=jinja2.StrictUndefined,
         finalize=_refuse_none,
         trim_blocks=True,

@@ -2,6 +2,7 @@
 
 <log root>/<slug>-<run id>/         one submission ("run")
   job.sub rank.sh agent/            what sbatch runs
+  enter.sh container.toml enter.rc  how a rank gets into its container, where its runtime wants such a file
   model_repository/ triton/         what Triton reads
   plan.json spec.yaml site.yaml record.json
   slurm-<job id>.out                the job's own output
@@ -25,6 +26,9 @@ LOG_ROOT = "logs"
 
 JOB_SCRIPT = "job.sub"
 RANK_SCRIPT = "rank.sh"
+ENTER_SCRIPT = "enter.sh"
+PROBE_SCRIPT = "probe.sub"
+PROBE_RANK_SCRIPT = "probe-rank.sh"
 AGENT = "agent"
 REPOSITORY = "model_repository"
 TRITON = "triton"

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from slurm_llm.errors import InputError, Problem, did_you_mean
 from slurm_llm.yamlio import FROM_FLAG, Document, Key, Tree, parse_scalar
+from slurm_llm.yamlio import dotted as dotted
 
 ModelT = TypeVar("ModelT", bound="Section")
 MAX_SHOWN = 80
@@ -38,12 +39,13 @@ def _problems(model: type[Section], document: Document, error: ValidationError) 
     faults: dict[Key, list[Any]] = {}
     for item in error.errors(include_url=False):
         # A value that may be of several types has one fault for each: they are told as one.
-        faults.setdefault(_document_path(document.value, item["loc"]), []).append(item)
+        faults.setdefault(document_path(document.value, item["loc"]), []).append(item)
     for path, items in faults.items():
-        yield _problem(model, document, path, items)
+        yield problem_at(model, document, path, items)
 
 
-def _problem(model: type[Section], document: Document, path: Key, items: list[Any]) -> Problem:
+def problem_at(model: type[Section], document: Document, path: Key, items: list[Any]) -> Problem:
+    """Return what pydantic's `items` say about the value at `path`, as one problem."""
     where, name, first = document.where(path), dotted(path) or "the file", items[0]
     if first["type"] == "extra_forbidden":
         known = sorted(known_keys(model, path[:-1]))
@@ -124,7 +126,7 @@ def _reads_as_number(text: str) -> bool:
     return isinstance(parse_scalar(text), int | float)
 
 
-def _document_path(value: Tree, loc: Iterable[str | int]) -> Key:
+def document_path(value: Tree, loc: Iterable[str | int]) -> Key:
     """Return the part of pydantic's location that stands in the document: it adds names of union members."""
     path: list[str | int] = []
     at: Tree = value
@@ -145,15 +147,9 @@ def _children(value: Tree) -> dict[str | int, Tree]:
 
 
 def _is_union_member(step: str | int) -> bool:
-    return isinstance(step, int) or step in {"str", "int", "float", "bool", "none", "list", "dict"} or "[" in step
-
-
-def dotted(path: Key) -> str:
-    """Return `path` as `a.b[0].c`."""
-    text = ""
-    for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-    return text
+    if isinstance(step, int) or step in {"str", "int", "float", "bool", "none", "list", "dict"}:
+        return True
+    return "[" in step or step.startswith("constrained-")
 
 
 def _sections(annotation: Any) -> Iterator[type[Section]]:
@@ -172,16 +168,13 @@ def known_keys(model: type[Section], path: Key) -> set[str]:
     current: list[type[Section]] = [model]
     inside_map = False
     for step in path:
-        following: list[type[Section]] = []
-        for section in current:
-            field = section.model_fields.get(str(step))
-            if field is not None:
-                inside_map = get_origin(field.annotation) is dict
-                following += _sections(field.annotation)
-            elif inside_map or isinstance(step, int):
-                following.append(section)
-                inside_map = False
-        current = following
+        if inside_map or isinstance(step, int):
+            # A name of the file's own, as a partition's: it may be that of a key, too.
+            inside_map = False
+            continue
+        fields = [section.model_fields[step] for section in current if step in section.model_fields]
+        inside_map = any(get_origin(field.annotation) is dict for field in fields)
+        current = [section for field in fields for section in _sections(field.annotation)]
     return {name for section in current for name in section.model_fields}
 
 
@@ -192,7 +185,7 @@ def apply_settings(document: Document, settings: Iterable[str], failure: type[In
         InputError: (as `failure`) a setting without `=`, or one that goes through something that is no mapping.
     """
     value = _copy(document.value)
-    lines = dict(document.lines)
+    lines, sources = dict(document.lines), dict(document.sources)
     problems: list[Problem] = []
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -205,11 +198,13 @@ def apply_settings(document: Document, settings: Iterable[str], failure: type[In
             problems.append(Problem(f"--set {setting}", f"'{name}' goes through a value that is no mapping"))
             continue
         parent[keys[-1]] = parse_scalar(text)
-        lines = {path: line for path, line in lines.items() if path[: len(keys)] != tuple(keys)}
-        lines[tuple(keys)] = FROM_FLAG
+        here = tuple(keys)
+        lines = {path: line for path, line in lines.items() if path[: len(keys)] != here}
+        sources = {path: source for path, source in sources.items() if path[: len(keys)] != here}
+        lines[here] = FROM_FLAG
     if problems:
         raise failure(problems)
-    return Document(document.source, value, lines)
+    return Document(document.source, value, lines, sources)
 
 
 def _copy(value: dict[str, Tree]) -> dict[str, Tree]:

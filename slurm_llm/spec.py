@@ -10,7 +10,18 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, JsonValue, field_validator
 
 from slurm_llm.errors import SpecError
-from slurm_llm.fields import Environment, Lines, NonEmpty, Port, Positive, SbatchOptions, SlurmMemory, SlurmTime
+from slurm_llm.fields import (
+    Environment,
+    Lines,
+    NodeSet,
+    NonEmpty,
+    Port,
+    Positive,
+    SbatchOptions,
+    Shell,
+    SlurmMemory,
+    SlurmTime,
+)
 from slurm_llm.schema import Section, apply_settings, validate
 from slurm_llm.yamlio import Document, Tree, load_document, parse_document
 
@@ -39,9 +50,13 @@ class Resources(Section):
 
 
 class Container(Section):
-    """The image that the ranks run in; left out, they run on the node itself."""
+    """The image that the ranks run in: a path, a registry's reference, or one of the site's aliases.
 
-    image: NonEmpty
+    Left out, it is the site's own image where there is one, else the ranks run on the node itself. `mounts` are
+    SOURCE[:TARGET[:ro]]; `$NAME` is replaced when the job is submitted.
+    """
+
+    image: NonEmpty | None = None
     mounts: Lines = ()
     workdir: NonEmpty | None = None
 
@@ -125,24 +140,21 @@ class JobSpec(Section):
     qos: NonEmpty | None = None
     constraint: NonEmpty | None = None
     reservation: NonEmpty | None = None
+    exclude_nodes: NodeSet | None = None
     container: Container | None = None
     triton: TritonOptions = TritonOptions()
     engine_args: dict[str, JsonValue] = {}  # noqa: RUF012
     env: Environment = {}  # noqa: RUF012
-    mounts: Lines = ()
+    gpu_clocks: Annotated[str, Field(pattern=r"^\d+(,\d+)?$")] | None = None
+    """Clocks of the GPUs in MHz, `LOWEST,HIGHEST` or one number: `nvidia-smi -lgc`, where the site allows it."""
+    site: dict[NonEmpty, JsonValue] = {}  # noqa: RUF012
+    """Laid over the site's profile for this job, in the profile's own keys."""
     preflight: Preflight = Preflight()
     timeouts: Timeouts = Timeouts()
     log_root: NonEmpty | None = None
     sbatch_extra: SbatchOptions = ()
-    prologue: str | None = None
-    epilogue: str | None = None
-
-    @field_validator("prologue", "epilogue")
-    @classmethod
-    def _shell_text(cls, value: str | None) -> str | None:
-        if value is not None and ("\0" in value or "\r" in value):
-            raise ValueError("must hold no NUL and no carriage return (DOS line ends)")
-        return value
+    prologue: Shell | None = None
+    epilogue: Shell | None = None
 
 
 def parse_spec(document: Document, settings: Iterable[str] = ()) -> JobSpec:
@@ -157,6 +169,11 @@ def parse_spec(document: Document, settings: Iterable[str] = ()) -> JobSpec:
 def load_spec(path: str | Path, settings: Iterable[str] = ()) -> JobSpec:
     """Read the spec at `path`; see `parse_spec`."""
     return parse_spec(load_document(Path(path), SpecError), settings)
+
+
+def load_spec_document(path: str | Path, settings: Iterable[str] = ()) -> Document:
+    """Read the YAML at `path` with `settings` laid over it, without looking at what it says; see `parse_spec`."""
+    return apply_settings(load_document(Path(path), SpecError), settings, SpecError)
 
 
 def spec_from_mapping(value: dict[str, Tree], source: str = "spec") -> JobSpec:

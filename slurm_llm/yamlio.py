@@ -25,21 +25,41 @@ _TEXT = "tag:yaml.org,2002:str"
 
 @dataclass(frozen=True)
 class Document:
-    """A mapping read from a file; `lines` has each key path's 1-based line, FROM_FLAG for a `--set`."""
+    """A mapping read from a file, or merged from several.
+
+    `lines` has each key path's 1-based line, FROM_FLAG where it is from no file: from a `--set`, or from what
+    `sources` says. `sources` has the origin of each key path that is not from `source`.
+    """
 
     source: str
     value: dict[str, Tree]
     lines: dict[Key, int] = field(default_factory=dict)
+    sources: dict[Key, str] = field(default_factory=dict)
 
     def where(self, path: Key) -> str:
         """Return `file:line` of `path`, or of its nearest parent that stands in the file."""
         for length in range(len(path), 0, -1):
-            line = self.lines.get(path[:length])
-            if line == FROM_FLAG:
-                return f"--set {'.'.join(str(step) for step in path[:length])}"
-            if line is not None:
-                return f"{self.source}:{line}"
+            origin = self.origin(path[:length])
+            if origin is not None:
+                return origin
         return self.source
+
+    def origin(self, path: Key) -> str | None:
+        """Return `file:line` of `path` itself, or the flag that set it; None where nothing did."""
+        line, source = self.lines.get(path), self.sources.get(path)
+        if line is None:
+            return None
+        if line == FROM_FLAG:
+            return source or f"--set {dotted(path)}"
+        return f"{source or self.source}:{line}"
+
+
+def dotted(path: Key) -> str:
+    """Return `path` as `a.b[0].c`."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
 
 
 class _Loader(yaml.SafeLoader):
@@ -172,11 +192,11 @@ def parse_document(text: str, source: str, failure: type[InputError] = InputErro
     return Document(source, value, lines)
 
 
-def load_document(path: Path, failure: type[InputError] = InputError) -> Document:
-    """Read and parse the file at `path`, at most 1 MiB of UTF-8.
+def read_text(path: Path, failure: type[InputError] = InputError) -> str:
+    """Return the text of the file at `path`, at most 1 MiB of UTF-8.
 
     Raises:
-        InputError: (as `failure`) unreadable, too large, not text, or not a YAML mapping.
+        InputError: (as `failure`) unreadable, too large, or not text.
     """
     source = str(path)
     try:
@@ -186,13 +206,17 @@ def load_document(path: Path, failure: type[InputError] = InputError) -> Documen
         if len(content) > MAX_BYTES:
             what = f"the file has more than {MAX_BYTES} bytes"
             raise failure(Problem(source, what, "at most 1 MiB", "is this the right file?"))
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except OSError as error:
         raise failure(Problem(source, f"cannot be read: {error.strerror}", todo="check the path")) from None
     except UnicodeDecodeError as error:
         what = f"not UTF-8 text (byte {error.start})"
         raise failure(Problem(source, what, todo="is this the right file?")) from None
-    return parse_document(text, source, failure)
+
+
+def load_document(path: Path, failure: type[InputError] = InputError) -> Document:
+    """Read and parse the file at `path`; see `read_text` and `parse_document`."""
+    return parse_document(read_text(path, failure), str(path), failure)
 
 
 def parse_scalar(text: str) -> Tree:

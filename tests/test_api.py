@@ -16,6 +16,7 @@ from slurm_llm.errors import NotReady, PlanError, RunNotFound
 from slurm_llm.process import Completed
 from slurm_llm.slurm.commands import SEPARATOR
 from slurm_llm.slurm.states import RunState
+from slurm_llm.spec import spec_from_mapping
 from tests.http_server import serve
 from tests.observe.run_dirs import FakeSlurm, RunDir, around, squeue_row
 
@@ -125,3 +126,14 @@ def test_import_is_cheap() -> None:
     code = "import slurm_llm, sys; print([name for name in sys.modules if name.startswith('slurm_llm.')])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"
+
+
+def test_a_specs_own_changes_of_the_site_count_in_python_too() -> None:
+    """`site:` of a spec is laid over whatever profile was loaded."""
+    site = slurm_llm.load_site("devcluster", {})
+    spec = spec_from_mapping(
+        {"name": "a", "engine": "rehearsal", "site": {"launcher": {"mpi": "pmi2"}, "srun_extra": {"append": ["--x"]}}}
+    )
+    assert slurm_llm.build_plan(spec, site).step.mpi == "pmi2"
+    assert slurm_llm.build_plan(spec, site).step.extra == ("--x",)
+    assert "srun --mpi=pmi2" in slurm_llm.render_run(spec, site, "/runs/x")["job.sub"]

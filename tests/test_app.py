@@ -348,3 +348,67 @@ def test_a_rehearsal_of_another_engine_keeps_ranks_and_launch(tmp_path: Path) ->
     )
     job = make_job(spec, load_site("devcluster", {}), rehearse=True)
     assert (job.plan.engine, job.rehearsal_of, len(job.plan.ranks)) == ("rehearsal", "vllm", 4)
+
+
+def _site_job(around: Surroundings, site: dict[str, Tree], **values: Tree) -> Job:
+    base: dict[str, Tree] = {"schema_version": 1, "name": "here", "partitions": {"gpu": {"gpus_per_node": 4}}}
+    profile = {**base, "launcher": {"mpi": "pmix"}, **site}
+    folder = around.cwd / "sites"
+    folder.mkdir(exist_ok=True)
+    (folder / "here.yaml").write_text(json.dumps(profile))
+    spec = spec_from_mapping({"name": "demo", "engine": "rehearsal", "triton": {"server": "/opt/t"}, **values})
+    return make_job(spec, load_site(str(folder / "here.yaml"), {}), around)
+
+
+def test_an_account_may_come_from_the_environment(tmp_path: Path) -> None:
+    """The site names the variables; the first one that is set counts, and the spec's own account wins."""
+    site: dict[str, Tree] = {"account": {"required": True, "env": ["FIRST", "SECOND"]}}
+    around = _around(tmp_path, FIRST="", SECOND="b")
+    assert _site_job(around, site).plan.allocation.account == "b"
+    assert _site_job(around, site, account="c").plan.allocation.account == "c"
+    with pytest.raises(PlanError, match="requires an account"):
+        _site_job(_around(tmp_path), site)
+
+
+def test_slurms_release_is_asked_for_unless_the_profile_knows(tmp_path: Path) -> None:
+    """`sbatch --version` where the profile says nothing; a machine without Slurm plans for an unknown release."""
+    around = _around(tmp_path, FakeSlurm(sbatch=(0, "slurm 23.11.4\n", "")))
+    assert _site_job(around, {}).plan.slurm == "23.11.4"
+    assert _site_job(around, {"slurm": {"version": "22.05"}}).plan.slurm == "22.05.0"
+    without = _around(tmp_path, FakeSlurm(sbatch=(NOT_FOUND_RC, "", "sbatch: No such file or directory")))
+    assert _site_job(without, {}).plan.slurm is None
+
+
+def test_a_site_takes_jobs_from_its_own_folders_only(tmp_path: Path) -> None:
+    """The folder of submission is looked at before anything is written."""
+    slurm = FakeSlurm()
+    around = _around(tmp_path, slurm)
+    job = _site_job(around, {"storage": {"submit_from": "/scratch/.*"}, "slurm": {"version": "23.02"}})
+    with pytest.raises(PlanError, match=r"takes no jobs that are submitted here: a folder whose whole path matches"):
+        submit_job(job, _rendered(job, around), around)
+    assert slurm.programs == []
+    good = _site_job(around, {"storage": {"submit_from": f"{tmp_path}.*"}, "slurm": {"version": "23.02"}})
+    submit_job(good, _rendered(good, around), around)
+
+
+def test_every_partition_of_a_list_must_exist(tmp_path: Path) -> None:
+    """Slurm takes the first free one; the nodes of all of them count."""
+    around = _around(tmp_path)
+    partition: dict[str, Tree] = {"gpus_per_node": 1, "slurm_partition": ["batch", "debug"]}
+    job = _site_job(around, {"partitions": {"a": partition}}, tensor_parallel_size=6)
+    check_cluster(job, around.slurm().partitions())
+    partition["slurm_partition"] = ["batch", "nope"]
+    job = _site_job(around, {"partitions": {"a": partition}})
+    with pytest.raises(PlanError, match="no partition 'nope'"):
+        check_cluster(job, around.slurm().partitions())
+
+
+def test_variables_in_paths_are_replaced_when_a_job_is_rendered(tmp_path: Path) -> None:
+    """In the submitting environment; all that are missing are told."""
+    site: dict[str, Tree] = {"storage": {"hf_home": "$SCRATCH/hf", "logs": "$WORK/logs"}}
+    around = _around(tmp_path, SCRATCH="/my scratch", WORK=str(tmp_path))
+    rendered = _rendered(_site_job(around, site), around)
+    assert "export HF_HOME='/my scratch/hf'" in rendered.texts["job.sub"]
+    assert rendered.paths.root.parent == tmp_path / "logs"
+    with pytest.raises(InputError, match=r"storage\.hf_home: '\$SCRATCH/hf' uses \$SCRATCH, which is not set"):
+        _rendered(_site_job(around, site), _around(tmp_path, WORK=str(tmp_path)))

@@ -36,7 +36,7 @@ DEFAULT_STATE = (
     "README.md",
     ".ci/",
 )
-MACHINE_PATHS = re.compile(r"(?<![\w.~}])/(?:work|root|Users|mnt/data)/")
+MACHINE_PATHS = re.compile(r"(?<![\w.~}])/(?:work/(?:main|shared|\.)|root/[\w.]|Users/|mnt/data/)")
 STATE_PATH = re.compile(r"/var/lib/slurm_llm")
 LEFTOVERS = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
 

@@ -104,9 +104,9 @@ def test_times_and_sizes_are_slurms_own(line: str, time: str, memory: str | None
         ("env: {A: null}\n", "f.yaml:3: env.A: must be text or a whole number or a number or true or false"),
         ("sbatch_extra: [-p debug]\n", "f.yaml:3: sbatch_extra[0]: must be one option, as --name, --name=value or"),
         ("sbatch_extra: [--output=x]\n", "f.yaml:3: sbatch_extra[0]: is set by slurm_llm itself (found: '--output=x')"),
-        ("sbatch_extra: [-N4]\n", "f.yaml:3: sbatch_extra[0]: is set by slurm_llm itself (found: '-N4')"),
+        ("sbatch_extra: [-N4]\n", "f.yaml:3: sbatch_extra[0]: is set by slurm_llm itself: use the parallel sizes"),
         ("sbatch_extra: [echo]\n", "f.yaml:3: sbatch_extra[0]: must be one option"),
-        ("container: {}\n", "f.yaml:3: 'container.image' is missing: add it"),
+        ("container: {image: ''}\n", "f.yaml:3: container.image: must not be empty (found: '')"),
         ("partition: ''\n", "f.yaml:3: partition: must not be empty (found: '')"),
         ("partition: 7\n", "f.yaml:3: partition: must be text (found: 7): put it in quotes"),
         ('prologue: "a\\r"\n', "prologue: must hold no NUL and no carriage return (DOS line ends)"),
@@ -138,7 +138,7 @@ def test_variables_of_every_type_are_taken() -> None:
 
 def test_sbatch_options_of_every_form_are_taken() -> None:
     """Long and short options, with spaces and quotes in a long one's value, pass."""
-    options = ["--exclusive", '--comment=it\'s a "test"', "-Chgx", "--mail-type=END"]
+    options = ["--spread-job", '--comment=it\'s a "test"', "-k", "--mail-type=END"]
     value: dict[str, Tree] = {"name": "a", "engine": "rehearsal", "sbatch_extra": [*options]}
     assert spec_from_mapping(value).sbatch_extra == tuple(options)
 
@@ -146,8 +146,8 @@ def test_sbatch_options_of_every_form_are_taken() -> None:
 def test_every_variable_that_the_scripts_assign_is_reserved() -> None:
     """A user's variable of the same name would be lost, or break the script."""
     assigned: set[str] = set()
-    for name in ("job.sub.j2", "rank.sh.j2"):
-        text = re.sub(r"{%.*?%}", "", (templates_dir() / name).read_text())
+    for path in (*templates_dir().glob("*.sub.j2"), *templates_dir().glob("*.sh.j2")):
+        text = re.sub(r"{%.*?%}", "", path.read_text())
         text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
         assigned |= set(re.findall(r"^ *(?:local |export |read -r )?([a-z_]\w*)=", text, re.MULTILINE))
         assigned |= set(re.findall(r"\bfor \(?\(?([a-z_]\w*)\b", text))

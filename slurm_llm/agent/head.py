@@ -139,6 +139,8 @@ class Head:
             self._check_room(item)
         elif item["kind"] == "ended":
             self.end_seen = True
+        elif item["kind"] == "warning":
+            print("slurm_llm: warning: %s" % item["text"], flush=True)
         elif item["kind"] == "found":
             if self.state == "STARTING":
                 self.set_state("LOADING")

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
-from . import journal, leftovers, processes
+from . import clocks, journal, leftovers, processes
 
 SCAN_FAST_S = 0.2
 SCAN_SLOW_S = 1.0
@@ -32,6 +32,7 @@ class Options(NamedTuple):
     local_dir: str
     stop_s: float
     kill_wait_s: float
+    clocks: str = ""
 
 
 class Agent:
@@ -82,6 +83,8 @@ class Agent:
         removed = leftovers.sweep(self.options.local_dir, self.options.tag)
         free = processes.shm_free_mib()
         self.emit("hello", step=os.environ.get("SLURM_STEP_ID", ""), pid=os.getpid(), swept=removed, shm_free_mib=free)
+        if self.options.clocks:
+            clocks.lock_aside(self.options.clocks, self._tell_clocks)
         next_sample = float("inf")
         while not self._finished():
             self._scan()
@@ -249,7 +252,15 @@ class Agent:
         # leader then waits in MPI_Finalize until its exit timeout.
         return self.stopping in ("end", "leave") or item.role != "worker" or item.pid in self.loaded or self.leader_left
 
+    def _tell_clocks(self, wrong: str) -> None:
+        if wrong:
+            self.emit("warning", text="GPU clocks of node %s are not locked: %s" % (self.node, wrong))
+        else:
+            self.emit("clocks", locked=self.options.clocks)
+
     def _bye(self) -> None:
+        if self.options.clocks:
+            clocks.reset()
         removed = leftovers.remove(self.options.tag, self.options.local_dir, self.mapped)
         self.emit("bye", removed=removed)
 
@@ -271,8 +282,10 @@ def _send(pid: int, number: int) -> None:
         pass
 
 
-def clean(tag: str, local_dir: str) -> int:
+def clean(tag: str, local_dir: str, locked: str) -> int:
     """End what is left of a run on this node and remove its leftovers, in place of an agent that is gone."""
+    if locked:
+        clocks.reset()
     node, mapped = processes.node_name(), set()
     deadline = time.monotonic() + CLEAN_S
     found = processes.find(tag, node, processes.pids())

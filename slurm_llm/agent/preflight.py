@@ -2,11 +2,24 @@
 
 import os
 import sys
-from typing import List
+from typing import List, NamedTuple
+
+from . import interfaces
 
 
-def mpi_problems(ranks: int) -> List[str]:
-    """Join the MPI world and return what is wrong with it."""
+class Options(NamedTuple):
+    """What the job's script tells the check; `gpus` a node, 0 for none."""
+
+    ranks: int
+    ranks_per_node: int
+    gpus: int
+    mpi: bool
+    by_srun: bool
+    interface: str
+
+
+def mpi_problems(ranks: int, by_srun: bool) -> List[str]:
+    """Join the MPI world and return what is wrong with it; only srun's tasks have a number to compare with."""
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -16,7 +29,8 @@ def mpi_problems(ranks: int) -> List[str]:
     if size != ranks:
         hint = ": each task is alone; is `--mpi` right, and does the MPI library speak that PMI?" if size == 1 else ""
         return ["the MPI world has %d ranks, the plan has %d%s" % (size, ranks, hint)]
-    seen = sorted(world.allgather(int(os.environ.get("SLURM_PROCID", world.Get_rank()))))
+    own = os.environ.get("SLURM_PROCID") if by_srun else None
+    seen = sorted(world.allgather(int(world.Get_rank() if own is None else own)))
     return [] if seen == list(range(ranks)) else ["MPI ranks and Slurm tasks do not match: %s" % seen]
 
 
@@ -33,22 +47,39 @@ def layout_problems(ranks: int, ranks_per_node: int) -> List[str]:
     return problems
 
 
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+"""What Slurm sets for NVIDIA, AMD and Intel GPUs (gres.conf(5))."""
+
+
 def gpu_problems(gpus: int) -> List[str]:
     """Return what is wrong with the GPUs that this rank may see; every rank sees all of the job's on its node."""
     if not gpus:
         return []
-    text = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if text is None:
-        return ["CUDA_VISIBLE_DEVICES is not set, the job has %d GPUs a node" % gpus]
-    names = [name for name in text.split(",") if name and name != "NoDevFiles"]
-    return [] if len(names) == gpus else ["%d GPUs visible (%s), the job has %d a node" % (len(names), text, gpus)]
+    given = [(name, os.environ[name]) for name in VISIBLE if name in os.environ]
+    if not given:
+        return ["none of %s is set, the job has %d GPUs a node" % (", ".join(VISIBLE), gpus)]
+    name, text = given[0]
+    seen = [one for one in text.split(",") if one and one != "NoDevFiles"]
+    if len(seen) == gpus:
+        return []
+    return ["%d GPUs visible (%s=%s), the job has %d a node" % (len(seen), name, text, gpus)]
 
 
-def main(ranks: int, ranks_per_node: int, gpus: int, mpi: bool) -> int:
+def interface_problems(interface: str) -> List[str]:
+    """Return what is wrong with the network interface that the site names: a wrong name is only a warning to MPI."""
+    if not interface or interface in interfaces.names():
+        return []
+    known = ", ".join(interfaces.names())
+    return ["no interface %s here (network.interface in the site profile): there are %s" % (interface, known)]
+
+
+def main(options: Options) -> int:
     """Print every problem of this rank and return 1 when there is one."""
-    problems = layout_problems(ranks, ranks_per_node) + gpu_problems(gpus)
-    if mpi:
-        problems += mpi_problems(ranks)
+    problems = gpu_problems(options.gpus) + interface_problems(options.interface)
+    if options.by_srun:
+        problems += layout_problems(options.ranks, options.ranks_per_node)
+    if options.mpi:
+        problems += mpi_problems(options.ranks, options.by_srun)
     for problem in problems:
         node = os.environ.get("SLURMD_NODENAME", "?")
         print("preflight: rank %s on node %s: %s" % (os.environ.get("SLURM_PROCID", "?"), node, problem), flush=True)

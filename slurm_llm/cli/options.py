@@ -11,7 +11,9 @@ from slurm_llm.errors import InputError, Problem
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-site_option = click.option("--site", metavar="NAME", help="Site profile: a name or a file. Default: $SLURM_LLM_SITE.")
+site_option = click.option(
+    "--site", metavar="NAME", help="Site profile: name or file. Default: $SLURM_LLM_SITE, else the one that fits here."
+)
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="A.B=C", help="Set one field of the spec; may be repeated."
 )

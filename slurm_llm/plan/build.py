@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import dataclass
 
+from slurm_llm.containers import plan_container
+from slurm_llm.containers.types import ContainerPlan
 from slurm_llm.engines.types import Engine, SiteServer
 from slurm_llm.errors import PlanError, Problem
+from slurm_llm.plan.allocation import build_allocation
 from slurm_llm.plan.checks import check_engine, check_partition, check_site, choose_engine, choose_partition
-from slurm_llm.plan.layout import Layout, build_layout, build_sizes, cpus_per_rank
+from slurm_llm.plan.environment import build_environment, build_master, build_modules, build_ulimits
+from slurm_llm.plan.layout import Layout, build_layout, build_sizes
+from slurm_llm.plan.policies import check_policies
+from slurm_llm.plan.steps import launcher_words
 from slurm_llm.plan.types import (
     PLAN_SCHEMA,
     SHM_PREFIX,
-    Allocation,
+    EnvironmentPlan,
     InstancePlan,
     Plan,
     PortPlan,
     RankPlan,
     StepPlan,
 )
+from slurm_llm.plan.warnings import find_warnings
 from slurm_llm.sites.profile import Partition, SiteProfile
+from slurm_llm.slurm.versions import SlurmVersion, parse_version
 from slurm_llm.spec import JobSpec
 from slurm_llm.topology import ParallelSizes, coordinates, group_tables
 
@@ -33,67 +42,116 @@ def slug(name: str) -> str:
     return text or "job"
 
 
-def build_plan(spec: JobSpec, site: SiteProfile) -> Plan:
-    """Return the plan of `spec` on `site`.
+@dataclass(frozen=True)
+class _Decided:
+    """What planning has settled; `site` is the profile as it is for `partition`."""
+
+    engine: Engine
+    site: SiteProfile
+    partition: Partition
+    sizes: ParallelSizes
+    layout: Layout
+    environment: EnvironmentPlan
+    container: ContainerPlan | None
+
+
+def build_plan(spec: JobSpec, site: SiteProfile, version: SlurmVersion | None = None) -> Plan:
+    """Return the plan of `spec` on `site`; `version` is the cluster's Slurm, where the profile does not say.
 
     Raises:
         PlanError: with one Problem for each contradiction.
     """
-    warnings: list[str] = []
-    engine, partition, sizes, layout = _decide(spec, site)
-    allocation = _allocation(spec, site, partition, layout, warnings)
-    instances, ranks = _place(sizes, layout, spec.replicas)
-    _warn_of_spread(sizes, layout, warnings)
-    server = engine.server(spec, sizes, _site_server(spec, site))
+    if site.slurm.version is not None:
+        version = parse_version(f"slurm {site.slurm.version}")
+    own = _decide(spec, site, version)
+    plan = _compose(spec, own, version)
+    problems = check_policies(spec, own.site, plan)
+    if problems:
+        raise PlanError(problems)
+    return plan
+
+
+def _compose(spec: JobSpec, own: _Decided, version: SlurmVersion | None) -> Plan:
+    site, sizes = own.site, own.sizes
+    instances, ranks = _place(sizes, own.layout, spec.replicas)
+    server = own.engine.server(spec, sizes, _site_server(spec, site))
     low, high = (int(port) for port in site.network.ports.split("-"))
     return Plan(
         schema=PLAN_SCHEMA,
         name=spec.name,
         slug=slug(spec.name),
         site=site.name,
+        slurm=None if version is None else str(version),
         engine=spec.engine,
         model=spec.model,
-        launch=engine.launch,
+        launch=own.engine.launch,
         sizes=sizes,
         replicas=spec.replicas,
-        allocation=allocation,
+        allocation=build_allocation(spec, site, own.partition, own.layout),
         instances=instances,
         ranks=ranks,
         groups=group_tables(sizes),
-        step=StepPlan(site.launcher.mpi, site.launcher.step.cpu_bind, site.launcher.step.wait_s, site.srun_extra),
+        step=_step(site),
+        container=own.container,
         server=server,
         ports=PortPlan(low, high, spec.triton.http_port, spec.triton.grpc_port, spec.triton.metrics_port),
         shm_prefix=SHM_PREFIX,
-        probe=engine.probe(server),
+        probe=own.engine.probe(server),
         python=site.python,
         local_dir=site.storage.local.rstrip("/") or "/tmp",
-        env_set=tuple((key, _env_text(value)) for key, value in {**site.env.set, **spec.env}.items()),
-        env_unset=site.env.unset,
+        hf_home=None if "HF_HOME" in spec.env else site.storage.hf_home,
+        env=own.environment,
+        modules=build_modules(site),
+        ulimits=build_ulimits(site),
+        master=build_master(site),
+        interface=site.network.interface,
+        gpu_clocks=spec.gpu_clocks,
         preflight_mpi=site.preflight.mpi if spec.preflight.mpi is None else spec.preflight.mpi,
         dev_shm_mib=spec.preflight.dev_shm_mib,
         kill_wait_s=site.slurm.kill_wait_s,
-        ready_s=spec.timeouts.ready_s,
+        ready_s=round(spec.timeouts.ready_s * site.startup.timeout_factor) + site.startup.boot_s,
         answer_s=spec.timeouts.answer_s,
         prologue=_joined(site.prologue, spec.prologue),
+        step_prologue=_joined(site.step_prologue),
         epilogue=_joined(spec.epilogue, site.epilogue),
-        warnings=tuple(warnings),
+        templates=site.templates,
+        warnings=find_warnings(spec, site, own.partition, sizes, own.layout),
     )
 
 
-def _decide(spec: JobSpec, site: SiteProfile) -> tuple[Engine, Partition, ParallelSizes, Layout]:
+def _step(site: SiteProfile) -> StepPlan:
+    launcher = site.launcher
+    return StepPlan(
+        command=launcher_words(launcher.command),
+        mpi=launcher.mpi,
+        cpu_bind=launcher.step.cpu_bind,
+        gpu_bind=launcher.step.gpu_bind,
+        wait_s=launcher.step.wait_s,
+        extra=site.srun_extra,
+        skip=site.srun_skip,
+    )
+
+
+def _decide(spec: JobSpec, whole: SiteProfile, version: SlurmVersion | None) -> _Decided:
     problems: list[Problem] = []
     engine = choose_engine(spec, problems)
-    partition = choose_partition(spec, site, problems)
+    name = choose_partition(spec, whole, problems)
+    site = whole if name is None else whole.for_partition(name)
+    partition = None if name is None else site.partitions[name]
     sizes = build_sizes(spec, problems)
     if engine is not None:
         problems += check_engine(spec, site, engine, sizes)
     problems += check_site(spec, site)
     layout = None if partition is None else build_layout(spec, sizes, partition, problems)
     if partition is not None:
-        problems += check_partition(spec, partition, layout)
+        problems += check_partition(spec, partition, layout, version)
+    environment = build_environment(spec, site)
+    names = tuple(name for name, _ in environment.set)
+    gpus = partition is not None and partition.gpus_per_node > 0
+    container = plan_container(spec, site, gpus, names, problems)
     if engine is None or partition is None or layout is None or problems:
         raise PlanError(problems)
-    return engine, partition, sizes, layout
+    return _Decided(engine, site, partition, sizes, layout, environment, container)
 
 
 def _site_server(spec: JobSpec, site: SiteProfile) -> SiteServer:
@@ -102,41 +160,8 @@ def _site_server(spec: JobSpec, site: SiteProfile) -> SiteServer:
     return SiteServer(spec.triton.server or site.triton.server, spec.triton.exit_timeout_s or longest)
 
 
-def _env_text(value: str | int | float | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _joined(*texts: str | None) -> str | None:
     return "\n".join(text.rstrip("\n") for text in texts if text) or None
-
-
-def _allocation(
-    spec: JobSpec, site: SiteProfile, partition: Partition, layout: Layout, warnings: list[str]
-) -> Allocation:
-    cpus_known = spec.resources.cpus_per_rank or partition.cpus_per_rank or partition.cpus_per_node
-    if not cpus_known:
-        warnings.append("neither spec nor site says how many CPUs a rank gets: 1 (set resources.cpus_per_rank)")
-    time = spec.resources.time or partition.time.default
-    if time is None:
-        warnings.append("no time limit given: Slurm's own default for the partition counts")
-    wanted = partition.gpu_request.style != "none" and partition.gpus_per_node > 0
-    return Allocation(
-        nodes=layout.nodes,
-        ranks_per_node=layout.ranks_per_node,
-        gpus_per_node=layout.ranks_per_node if wanted else 0,
-        gpu_style=partition.gpu_request.style,
-        gpu_type=partition.gpu_request.type,
-        cpus_per_rank=cpus_per_rank(spec, partition),
-        mem_per_node=spec.resources.mem_per_node or partition.mem_per_node,
-        time=time,
-        partition=partition.slurm_partition,
-        account=spec.account or site.account.default,
-        qos=spec.qos or partition.qos,
-        constraint="&".join(c for c in (partition.constraint, spec.constraint) if c) or None,
-        reservation=spec.reservation or partition.reservation,
-        exclusive=partition.exclusive,
-        extra=(*site.sbatch_extra, *spec.sbatch_extra),
-    )
 
 
 def _place(
@@ -162,12 +187,3 @@ def _place(
                 )
             )
     return tuple(instances), tuple(ranks)
-
-
-def _warn_of_spread(sizes: ParallelSizes, layout: Layout, warnings: list[str]) -> None:
-    tensor, each = sizes.tensor_parallel_size, layout.ranks_per_node
-    # Groups are contiguous and nodes hold contiguous ranks: they line up only when one divides the other.
-    if tensor > each or each % tensor:
-        warnings.append(
-            f"a tensor group of {tensor} spans several nodes ({each} ranks a node): its all-reduces cross the network"
-        )

@@ -7,9 +7,11 @@ import re
 from slurm_llm.engines import engine_names, find_engine
 from slurm_llm.engines.types import Engine
 from slurm_llm.errors import Problem, did_you_mean
+from slurm_llm.plan.allocation import takes_whole_nodes
 from slurm_llm.plan.layout import Layout, cpus_per_rank
+from slurm_llm.plan.timelimits import check_time
 from slurm_llm.sites.profile import Partition, SiteProfile
-from slurm_llm.slurm.formats import parse_time
+from slurm_llm.slurm.versions import SlurmVersion
 from slurm_llm.spec import JobSpec
 from slurm_llm.topology import ParallelSizes
 
@@ -26,52 +28,66 @@ def choose_engine(spec: JobSpec, problems: list[Problem]) -> Engine | None:
     return engine
 
 
-def choose_partition(spec: JobSpec, site: SiteProfile, problems: list[Problem]) -> Partition | None:
-    """Return the spec's partition, or the site's default; append to `problems` when there is no such one."""
-    name = spec.partition or site.default_partition or next(iter(site.partitions))
-    partition = site.partitions.get(name)
-    if partition is None:
-        hint = did_you_mean(name, site.partitions)
-        allowed = f"partitions of site {site.name}: " + ", ".join(site.partitions)
-        todo = hint or "choose one of them"
-        problems.append(Problem("partition", f"unknown partition '{name}'", allowed, todo))
-    return partition
+def choose_partition(spec: JobSpec, site: SiteProfile, problems: list[Problem]) -> str | None:
+    """Return the name of the spec's partition, or of the site's default; append to `problems` when there is none."""
+    name = site.partition_name(spec.partition)
+    if name in site.partitions:
+        return name
+    hint = did_you_mean(name, site.partitions)
+    allowed = f"partitions of site {site.name}: " + ", ".join(site.partitions)
+    problems.append(Problem("partition", f"unknown partition '{name}'", allowed, hint or "choose one of them"))
+    return None
 
 
 def check_engine(spec: JobSpec, site: SiteProfile, engine: Engine, sizes: ParallelSizes) -> list[Problem]:
     """Return what is wrong with the engine's own arguments, and what the site lacks for its launch."""
     problems = engine.check(spec, sizes)
-    if engine.needs_mpi and site.launcher.mpi is None:
+    launcher = site.launcher
+    if engine.needs_mpi and launcher.mpi is None and launcher.command == "srun":
         what = f"site {site.name} names no MPI type, and the {engine.launch} launch forms an MPI world"
         todo = "set launcher.mpi in the profile (see `srun --mpi=list`)"
         problems.append(Problem("launcher.mpi", what, "pmix, pmix_v4, pmi2, …", todo))
+    if spec.replicas > 1 and launcher.command != "srun":
+        what = f"site {site.name} starts ranks with {launcher.command.split()[0]}, which cannot start several instances"
+        problems.append(Problem("replicas", what, "1", "submit one job for each instance"))
     return problems
 
 
 def check_site(spec: JobSpec, site: SiteProfile) -> list[Problem]:
-    """Return what contradicts the site's rules, whatever the partition."""
-    problems = [*_check_account(spec, site), *_check_ports(spec, site)]
-    if spec.container is not None and site.container.runtime == "none":
-        what = f"an image is given, but site {site.name} has no container runtime"
-        problems.append(Problem("container.image", what, todo="remove `container`, or choose another site"))
-    if spec.mounts and spec.container is None:
-        what = "mounts are given without a container"
-        todo = "remove `mounts`: the ranks see the node's own file systems"
-        problems.append(Problem("mounts", what, todo=todo))
+    """Return what contradicts the site's rules; `site` is the profile as it is for the job's partition."""
+    problems = [*_check_account(spec, site), *_check_ports(spec, site), *_check_offline(spec, site)]
     longest, asked = site.slurm.kill_wait_s - 1, spec.triton.exit_timeout_s
     if asked is not None and asked > longest:
         what = f"{asked} s, but Slurm kills after KillWait, {site.slurm.kill_wait_s} s on site {site.name}"
         problems.append(Problem("triton.exit_timeout_s", what, f"1 to {longest}", "leave it out"))
+    if spec.gpu_clocks is not None and not site.policies.gpu_clocks:
+        what = f"site {site.name} does not let jobs lock GPU clocks"
+        problems.append(Problem("gpu_clocks", what, todo="remove it, or ask the admin for policies.gpu_clocks"))
     return problems
 
 
-def check_partition(spec: JobSpec, partition: Partition, layout: Layout | None) -> list[Problem]:
+def _check_offline(spec: JobSpec, site: SiteProfile) -> list[Problem]:
+    if site.network.internet != "none" or spec.engine == "rehearsal" or spec.model is None:
+        return []
+    if spec.model.startswith(("/", "./", "../", "~", "$")) or site.storage.hf_home or "HF_HOME" in spec.env:
+        return []
+    what = f"'{spec.model}' would be downloaded, and compute nodes of site {site.name} have no internet"
+    return [Problem("model", what, "a path", "download it on a login node and give its path, or set HF_HOME in env")]
+
+
+def check_partition(
+    spec: JobSpec, partition: Partition, layout: Layout | None, version: SlurmVersion | None
+) -> list[Problem]:
     """Return what the partition cannot give; without a layout, only what does not depend on it."""
-    problems = _check_time(spec, partition)
+    problems = [*_check_version(partition, version)]
     if layout is None:
-        return problems
+        return [*problems, *check_time(spec, partition, None)]
+    problems += check_time(spec, partition, layout.nodes)
     problems += _check_nodes(partition, layout)
-    cpus, each = partition.cpus_per_node, cpus_per_rank(spec, partition)
+    if spec.gpu_clocks is not None and not takes_whole_nodes(partition, layout):
+        what = "clocks are locked for all GPUs of a node, and the job shares its nodes with others"
+        problems.append(Problem("gpu_clocks", what, todo=f"use all {partition.gpus_per_node} GPUs of each node"))
+    cpus, each = partition.cpus.per_node, cpus_per_rank(spec, partition)
     if cpus is not None and each * layout.ranks_per_node > cpus:
         what = f"{layout.ranks_per_node} ranks × {each} CPUs = {each * layout.ranks_per_node} a node; a node has {cpus}"
         most = cpus // layout.ranks_per_node
@@ -80,27 +96,37 @@ def check_partition(spec: JobSpec, partition: Partition, layout: Layout | None) 
     return problems
 
 
+def _check_version(partition: Partition, version: SlurmVersion | None) -> list[Problem]:
+    if version is None or version.supports_segment:
+        return []
+    wanted = {"segment": partition.segment is not None, "exclusive: topo": partition.exclusive == "topo"}
+    return [
+        Problem(f"partitions: {key}", f"Slurm {version} does not know it", "from Slurm 24.05 on", "remove the key")
+        for key, given in wanted.items()
+        if given
+    ]
+
+
 def _check_nodes(partition: Partition, layout: Layout) -> list[Problem]:
-    limits = [limit for limit in (partition.nodes, partition.limits.max_nodes) if limit is not None]
-    if not limits or layout.nodes <= min(limits):
-        return []
-    what = (
-        f"the job needs {layout.nodes} nodes × {layout.ranks_per_node} ranks, the partition gives {min(limits)} nodes"
-    )
-    return [Problem("resources.nodes", what, f"at most {min(limits)}", "ask for fewer ranks or another partition")]
-
-
-def _check_time(spec: JobSpec, partition: Partition) -> list[Problem]:
-    longest = None if partition.time.max is None else parse_time(partition.time.max)
-    if spec.resources.time is None or longest is None:
-        return []
-    # Slurm takes a limit of zero for none at all.
-    asked = parse_time(spec.resources.time) or None
-    if asked is not None and asked <= longest:
-        return []
-    what = f"{spec.resources.time} asked for" if asked is not None else "no limit asked for"
-    allowed = f"at most {partition.time.max} in this partition"
-    return [Problem("resources.time", what, allowed, "ask for less, or choose another partition")]
+    problems, limits = [], partition.limits
+    most = [limit for limit in (partition.nodes, limits.max_nodes) if limit is not None]
+    if most and layout.nodes > min(most):
+        shape = f"{layout.nodes} nodes × {layout.ranks_per_node} ranks"
+        what, todo = f"the job needs {shape}, the partition gives {min(most)} nodes", "ask for fewer ranks"
+        problems.append(Problem("resources.nodes", what, f"at most {min(most)}", f"{todo} or another partition"))
+    if limits.min_nodes is not None and layout.nodes < limits.min_nodes:
+        what, allowed = f"the job needs {layout.nodes} nodes", f"at least {limits.min_nodes} in this partition"
+        problems.append(Problem("resources.nodes", what, allowed, "choose another partition"))
+    each = partition.gpus_per_node if partition.whole_node else layout.ranks_per_node
+    gpus = layout.nodes * each
+    if limits.max_gpus is not None and gpus > limits.max_gpus:
+        what, allowed = f"the job takes {gpus} GPUs", f"at most {limits.max_gpus} in this partition"
+        problems.append(Problem("resources.nodes", what, allowed, "ask for fewer ranks"))
+    segment = partition.segment
+    if isinstance(segment, int) and layout.nodes > segment and layout.nodes % segment:
+        what, allowed = f"{layout.nodes} nodes in segments of {segment}", f"a multiple of {segment}"
+        problems.append(Problem("resources.nodes", what, allowed, "ask for more or fewer ranks"))
+    return problems
 
 
 def _check_account(spec: JobSpec, site: SiteProfile) -> list[Problem]:

@@ -48,9 +48,9 @@ def build_sizes(spec: JobSpec, problems: list[Problem]) -> ParallelSizes:
 
 def cpus_per_rank(spec: JobSpec, partition: Partition) -> int:
     """Return the spec's number, else the partition's, else a node's CPUs over its GPUs, else 1."""
-    known = spec.resources.cpus_per_rank or partition.cpus_per_rank
-    if known is None and partition.cpus_per_node and partition.gpus_per_node:
-        known = partition.cpus_per_node // partition.gpus_per_node
+    known = spec.resources.cpus_per_rank or partition.cpus.per_rank
+    if known is None and partition.cpus.per_node and partition.gpus_per_node:
+        known = partition.cpus.per_node // partition.gpus_per_node
     return known or 1
 
 
@@ -80,8 +80,8 @@ def build_layout(spec: JobSpec, sizes: ParallelSizes, partition: Partition, prob
 def _ranks_that_fit(spec: JobSpec, partition: Partition) -> int:
     if partition.gpus_per_node:
         return partition.gpus_per_node
-    cpus = partition.cpus_per_node
-    each = spec.resources.cpus_per_rank or partition.cpus_per_rank or 1
+    cpus = partition.cpus.per_node
+    each = spec.resources.cpus_per_rank or partition.cpus.per_rank or 1
     return max(1, cpus // each) if cpus else spec.resources.gpus_per_node or 1_000_000
 
 

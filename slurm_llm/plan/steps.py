@@ -1,44 +1,84 @@
-"""Options of sbatch and of every srun step, as words. One place for the GPU dialects and for what each step must say.
+"""Options of sbatch and of every srun step, as words: the GPU dialects, and what each step must say.
 
 srun reads the job's environment as options and releases differ in which, so every step states nodes, tasks, tasks a
-node, CPUs, GPUs and MPI itself.
+node, CPUs, GPUs and MPI itself, and `JOB_OPTIONS` are taken out of the environment first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from slurm_llm.containers import sbatch_options as container_directives
+from slurm_llm.containers import step_options as container_options
+from slurm_llm.containers import wrap
 from slurm_llm.plan.types import Allocation, InstancePlan, Plan
 from slurm_llm.slurm.formats import parse_time
+from slurm_llm.slurm.options import option_name
+from slurm_llm.slurm.versions import SlurmVersion, parse_version
 
 STOP_WARNING_S, LEAST_WARNING_S = 90, 10
 """How long before the time limit the job is told (Slurm may be up to a minute early); a fifth of a short limit."""
+
+JOB_OPTIONS = (
+    *("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_VERBOSE"),
+    *("SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_MEM_PER_NODE", "SLURM_TRES_PER_TASK", "SLURM_EXPORT_ENV"),
+    *("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_CPUS_PER_GPU"),
+    *("SRUN_CPUS_PER_TASK", "SLURM_GRES"),
+    *("SLURM_EXCLUSIVE", "SLURM_EXACT", "SLURM_OVERLAP", "SLURM_WHOLE", "SLURM_NTASKS_PER_GPU"),
+)
+"""Variables of the job that srun would read as options of a step, beside those that every step states.
+
+Measured on Slurm 22.05.8 for every GPU dialect (docs/devcluster.md): with SLURM_GPUS_PER_TASK each task sees one GPU
+whatever its step says, with SLURM_CPUS_PER_GPU a helper holds GPUs that it did not ask for.
+"""
+
+_LIKE_MPIRUN = {
+    "ibrun": ("ibrun", "-n", "{ntasks}"),
+    "mpirun": ("mpirun", "-np", "{ntasks}", "--map-by", "ppr:{ntasks_per_node}:node"),
+}
+
+
+def launcher_words(command: str) -> tuple[str, ...]:
+    """Return the words of `launcher.command`: known programs get their usual ones."""
+    words = tuple(command.split())
+    return _LIKE_MPIRUN.get(words[0], words) if len(words) == 1 else words
+
+
+def version_of(plan: Plan) -> SlurmVersion | None:
+    """Return the release of Slurm that the plan is for; None when nobody knows."""
+    return None if plan.slurm is None else parse_version(f"slurm {plan.slurm}")
 
 
 def sbatch_options(plan: Plan, output: str) -> tuple[str, ...]:
     """Return the job's `#SBATCH` options; `output` is a Slurm file name pattern, `%` already doubled."""
     own = plan.allocation
-    options = [
+    named = (
+        ("time", own.time),
+        ("partition", own.partition),
+        ("account", own.account),
+        ("qos", own.qos),
+        ("constraint", own.constraint),
+        ("reservation", own.reservation),
+        ("exclude", own.exclude),
+    )
+    options = (
         f"--job-name={plan.name}",
         f"--nodes={own.nodes}",
         f"--ntasks={own.nodes * own.ranks_per_node}",
         f"--ntasks-per-node={own.ranks_per_node}",
-        f"--cpus-per-task={own.cpus_per_rank}",
-        *_gpus(own, own.gpus_per_node),
-    ]
-    for name in ("time", "partition", "account", "qos", "constraint", "reservation"):
-        value = getattr(own, name)
-        if value is not None:
-            options.append(f"--{name}={value}")
-    if own.mem_per_node is not None:
-        options.append(f"--mem={own.mem_per_node}")
-    if own.exclusive:
-        options.append("--exclusive")
-    options += [
+        *_cpus(own),
+        *_gpus(own),
+        *(f"--{name}={value}" for name, value in named if value is not None),
+        *(() if own.memory is None else (own.memory,)),
+        *own.others,
+        *(() if plan.container is None else container_directives(plan.container)),
         f"--signal=B:USR1@{stop_warning_s(own.time)}",
         "--no-requeue",
         "--open-mode=append",
         f"--output={output}",
-    ]
-    return (*options, *own.extra)
+        *own.extra,
+    )
+    return _without(options, own.skip)
 
 
 def stop_warning_s(time: str | None) -> int:
@@ -47,17 +87,33 @@ def stop_warning_s(time: str | None) -> int:
     return STOP_WARNING_S if limit is None else min(STOP_WARNING_S, max(LEAST_WARNING_S, limit // 5))
 
 
-def world_step(plan: Plan, instance: InstancePlan | None = None) -> tuple[str, ...]:
-    """Return the srun options of a step with one task a rank: of one instance, or of all ranks together."""
+def world_step(plan: Plan, run_dir: str, instance: InstancePlan | None = None) -> tuple[str, ...]:
+    """Return the words that start one task a rank, up to the task's own command.
+
+    The ranks are those of one instance, or of all instances together; inside the container where there is one.
+    """
+    container = plan.container
+    inside = () if container is None else wrap(container, run_dir)
+    return (*_launcher(plan, run_dir, instance), *inside)
+
+
+def _launcher(plan: Plan, run_dir: str, instance: InstancePlan | None) -> tuple[str, ...]:
     own = plan.allocation
     nodes = own.nodes if instance is None else instance.nodes
+    if not plan.step.by_srun:
+        numbers = {
+            "{ntasks}": str(nodes * own.ranks_per_node),
+            "{ntasks_per_node}": str(own.ranks_per_node),
+            "{nodes}": str(nodes),
+        }
+        return tuple(_filled(word, numbers) for word in plan.step.command)
     options = [
         *(() if plan.step.mpi is None else (f"--mpi={plan.step.mpi}",)),
         f"--nodes={nodes}",
         f"--ntasks={nodes * own.ranks_per_node}",
         f"--ntasks-per-node={own.ranks_per_node}",
-        f"--cpus-per-task={own.cpus_per_rank}",
-        *_gpus(own, own.gpus_per_node),
+        *(() if own.cpu_style == "none" else (f"--cpus-per-task={own.cpus_per_rank}",)),
+        *_step_gpus(own),
         "--distribution=block",
         "--kill-on-bad-exit=1",
         f"--wait={plan.step.wait_s}",
@@ -67,32 +123,81 @@ def world_step(plan: Plan, instance: InstancePlan | None = None) -> tuple[str, .
     ]
     if instance is not None and plan.replicas > 1:
         options.append(f"--relative={instance.first_node}")
-    if plan.step.cpu_bind is not None:
-        options.append(f"--cpu-bind={plan.step.cpu_bind}")
-    return (*options, *plan.step.extra)
+    options += [f"--{name}={value}" for name, value in _bindings(plan) if value is not None]
+    version = version_of(plan)
+    if version is not None and version.supports_oom_kill_step:
+        # The kernel kills one process of a rank: without this the others of its step hang on.
+        options.append("--oom-kill-step=1")
+    options += () if plan.container is None else container_options(plan.container, run_dir)
+    return ("srun", *_without((*options, *plan.step.extra), plan.step.skip))
+
+
+def _bindings(plan: Plan) -> tuple[tuple[str, str | None], ...]:
+    return (("cpu-bind", plan.step.cpu_bind), ("gpu-bind", plan.step.gpu_bind))
 
 
 def helper_step(plan: Plan) -> tuple[str, ...]:
-    """Return the srun options of a step with one light task a node beside the server's."""
-    own = plan.allocation
-    return (
+    """Return the srun words of a step with one light task a node beside the server's, on the host."""
+    own, version = plan.allocation, version_of(plan)
+    # Before 22.05 `--overlap` shares CPUs only: a step that asks for memory or GPUs waits for the server's.
+    shares_all = version is None or version.overlap_shares_gres
+    options = (
         "--overlap",
         "--mpi=none",
         f"--nodes={own.nodes}",
         f"--ntasks={own.nodes}",
         "--ntasks-per-node=1",
         "--cpus-per-task=1",
-        # `--gres=none` is refused in a job that asked with --gpus-per-node; 0 works in both (Slurm 22.05.8).
-        *(("--gpus-per-node=0",) if own.gpus_per_node else ()),
+        *(("--gres=none",) if own.gpus.per_node else ()),
+        *(() if shares_all else ("--mem=0",)),
         "--kill-on-bad-exit=0",
         "--wait=0",
         "--unbuffered",
         "--export=ALL",
     )
+    return ("srun", *_without(options, plan.step.skip))
 
 
-def _gpus(own: Allocation, count: int) -> tuple[str, ...]:
-    if not count:
+def _cpus(own: Allocation) -> tuple[str, ...]:
+    if own.cpu_style == "cpus_per_gpu":
+        return (f"--cpus-per-gpu={own.cpus_per_rank}",)
+    return () if own.cpu_style == "none" else (f"--cpus-per-task={own.cpus_per_rank}",)
+
+
+def _gpus(own: Allocation) -> tuple[str, ...]:
+    count, kind, style = own.gpus.per_node, _kind(own), own.gpus.style
+    if not count or style == "none":
         return ()
-    kind = f"{own.gpu_type}:" if own.gpu_type else ""
-    return (f"--gres=gpu:{kind}{count}",) if own.gpu_style == "gres" else (f"--gpus-per-node={kind}{count}",)
+    total = f"--gpus={kind}{count * own.nodes}"
+    words = {
+        "gres": (f"--gres={own.gpus.name}:{kind}{count}",),
+        "gpus_per_node": (f"--gpus-per-node={kind}{count}",),
+        # A total over several nodes is dealt out unevenly (3 + 1 for 4 on two nodes) unless it is said per node too.
+        "gpus": (total,) if own.nodes == 1 else (total, f"--gpus-per-node={kind}{count}"),
+        "gpus_per_task": (f"--gpus-per-task={kind}1",),
+    }
+    return words[style]
+
+
+def _step_gpus(own: Allocation) -> tuple[str, ...]:
+    """Return what shows every task all of the job's GPUs on its node; a step is typed exactly when its job is."""
+    count, kind = own.gpus.per_node, _kind(own)
+    if not count or own.gpus.step == "none":
+        return ()
+    gres = own.gpus.step == "gres"
+    return (f"--gres={own.gpus.name}:{kind}{count}",) if gres else (f"--gpus-per-node={kind}{count}",)
+
+
+def _kind(own: Allocation) -> str:
+    return f"{own.gpus.type}:" if own.gpus.type else ""
+
+
+def _without(options: Iterable[str], skip: tuple[str, ...]) -> tuple[str, ...]:
+    names = {name.lstrip("-") for name in skip}
+    return tuple(option for option in options if option_name(option) not in names)
+
+
+def _filled(word: str, numbers: dict[str, str]) -> str:
+    for name, number in numbers.items():
+        word = word.replace(name, number)
+    return word

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from slurm_llm.containers.types import ContainerPlan, Mount
 from slurm_llm.engines.types import ProbePlan, RepositoryFile, ServerPlan
 from slurm_llm.topology import Coordinates, ParallelSizes
 
@@ -45,34 +46,93 @@ class InstancePlan:
 
 
 @dataclass(frozen=True)
+class Gpus:
+    """How a job asks for its GPUs: `per_node` of them (0 asks for none) in the dialect `style`, its steps in `step`.
+
+    `type` is the GRES type of typed requests, `name` the GRES of the `gres` dialect.
+    """
+
+    per_node: int
+    style: str
+    step: str
+    type: str | None
+    name: str
+
+
+@dataclass(frozen=True)
 class Allocation:
-    """What is asked of Slurm; None is not emitted. `gpus_per_node` 0 asks for none."""
+    """What is asked of Slurm; None is not emitted.
+
+    `cpu_style` says in which option CPUs are asked for, `memory` is the whole option. `others` are further options as
+    words, in order, `extra` those of spec and site as they stand; an option that is named in `skip` is not emitted.
+    """
 
     nodes: int
     ranks_per_node: int
-    gpus_per_node: int
-    gpu_style: str
-    gpu_type: str | None
+    gpus: Gpus
     cpus_per_rank: int
-    mem_per_node: str | None
+    cpu_style: str
+    memory: str | None
     time: str | None
     partition: str | None
     account: str | None
     qos: str | None
     constraint: str | None
     reservation: str | None
-    exclusive: bool
+    exclude: str | None
+    others: tuple[str, ...]
     extra: tuple[str, ...]
+    skip: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """Options of the steps that start ranks."""
+    """How ranks are started: by srun, or by another `command` of several words; and the options of srun's steps."""
 
+    command: tuple[str, ...]
     mpi: str | None
     cpu_bind: str | None
+    gpu_bind: str | None
     wait_s: int
     extra: tuple[str, ...]
+    skip: tuple[str, ...]
+
+    @property
+    def by_srun(self) -> bool:
+        """Whether srun starts the ranks, and so says who is who."""
+        return self.command == ("srun",)
+
+
+@dataclass(frozen=True)
+class EnvironmentPlan:
+    """Variables of every rank, applied in this order: `unset`, files to `source` (in the step), `set`, `prepend`."""
+
+    unset: tuple[str, ...]
+    source: tuple[str, ...]
+    set: tuple[tuple[str, str], ...]
+    prepend: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class ModulePlan:
+    """Environment modules of the batch host, applied in this order."""
+
+    purge: bool
+    use: tuple[str, ...]
+    unload: tuple[str, ...]
+    load: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.purge or self.use or self.unload or self.load)
+
+
+@dataclass(frozen=True)
+class MasterPlan:
+    """What MASTER_ADDR is: the first node's name with `suffix`, or an address of `interface` there."""
+
+    interface: str | None
+    suffix: str
+    family: str
 
 
 @dataclass(frozen=True)
@@ -94,6 +154,7 @@ class Plan:
     name: str
     slug: str
     site: str
+    slurm: str | None
     engine: str
     model: str | None
     launch: str
@@ -104,21 +165,29 @@ class Plan:
     ranks: tuple[RankPlan, ...]
     groups: dict[str, tuple[tuple[int, ...], ...]]
     step: StepPlan
+    container: ContainerPlan | None
     server: ServerPlan
     ports: PortPlan
     shm_prefix: str
     probe: ProbePlan
     python: str | None
     local_dir: str
-    env_set: tuple[tuple[str, str], ...]
-    env_unset: tuple[str, ...]
+    hf_home: str | None
+    env: EnvironmentPlan
+    modules: ModulePlan
+    ulimits: tuple[tuple[str, str], ...]
+    master: MasterPlan | None
+    interface: str | None
+    gpu_clocks: str | None
     preflight_mpi: bool
     dev_shm_mib: int
     kill_wait_s: int
     ready_s: int
     answer_s: int
     prologue: str | None
+    step_prologue: str | None
     epilogue: str | None
+    templates: str | None
     warnings: tuple[str, ...]
 
     @property
@@ -160,8 +229,12 @@ def plan_from_json(text: str) -> Plan:
         raise ValueError(f"plan schema {value['schema']}, this slurm_llm reads {PLAN_SCHEMA}")
     value["groups"] = {key: _tuples(item) for key, item in value["groups"].items()}
     value["sizes"] = ParallelSizes(**value["sizes"])
-    value["allocation"] = _build(Allocation, value["allocation"])
-    value["step"] = _build(StepPlan, value["step"])
+    allocation = {**value["allocation"], "gpus": Gpus(**value["allocation"]["gpus"])}
+    value["allocation"] = _build(Allocation, allocation)
+    for name, kind in (("step", StepPlan), ("env", EnvironmentPlan), ("modules", ModulePlan)):
+        value[name] = _build(kind, value[name])
+    value["master"] = None if value["master"] is None else MasterPlan(**value["master"])
+    value["container"] = _container(value["container"])
     server = {**value["server"], "parameters": dict(value["server"]["parameters"])}
     server["repository"] = tuple(RepositoryFile(**item) for item in server["repository"])
     value["server"] = _build(ServerPlan, server)
@@ -174,6 +247,13 @@ def plan_from_json(text: str) -> Plan:
 
 def _build(kind: Any, value: dict[str, Any]) -> Any:
     return kind(**{key: _tuples(item) for key, item in value.items()})
+
+
+def _container(value: dict[str, Any] | None) -> ContainerPlan | None:
+    if value is None:
+        return None
+    mounts = tuple(Mount(**item) for item in value["mounts"])
+    return ContainerPlan(**{**{key: _tuples(item) for key, item in value.items()}, "mounts": mounts})
 
 
 def _rank(value: dict[str, Any]) -> RankPlan:

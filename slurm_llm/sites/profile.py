@@ -2,164 +2,68 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from slurm_llm.errors import did_you_mean
 from slurm_llm.fields import (
-    Environment,
     Line,
+    Lines,
+    Name,
+    Names,
+    NodeSet,
     NonEmpty,
-    Options,
-    PortRange,
-    Positive,
+    OptionNames,
     SbatchOptions,
-    SlurmMemory,
-    SlurmTime,
-    Variables,
+    Shell,
+    SrunOptions,
 )
 from slurm_llm.schema import Section
+from slurm_llm.sites.containers import ContainerRules
+from slurm_llm.sites.queues import Overrides, Partition, PartitionDefaults
+from slurm_llm.sites.rules import (
+    Account,
+    Launcher,
+    Match,
+    Modules,
+    Network,
+    Policies,
+    SiteEnvironment,
+    SitePreflight,
+    SiteTriton,
+    Slurm,
+    Startup,
+    Storage,
+    Ulimits,
+    Verified,
+)
 
-
-def _regex(value: str) -> str:
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from None
-    return value
-
-
-Regex = Annotated[str, AfterValidator(_regex)]
-
-
-class Slurm(Section):
-    """Facts of the cluster's slurm.conf that decide what is rendered."""
-
-    version: Annotated[str, Field(pattern=r"^\d\d\.\d\d(\.\d+)?$")] | None = None
-    kill_wait_s: Positive = 30
-    """Seconds between SIGTERM and SIGKILL (`scontrol show config`, KillWait)."""
-
-
-class Account(Section):
-    """Rules for `--account`."""
-
-    required: bool = False
-    default: NonEmpty | None = None
-    pattern: Regex | None = None
-    list_command: NonEmpty | None = None
-
-
-class GpuRequest(Section):
-    """How the site wants GPUs asked for; `none` where whole nodes are given without a request."""
-
-    style: Literal["gres", "gpus_per_node", "none"] = "gpus_per_node"
-    type: NonEmpty | None = None
-
-
-class TimeRules(Section):
-    """Limits of wall-clock time, in Slurm's own formats."""
-
-    max: SlurmTime | None = None
-    default: SlurmTime | None = None
-
-
-class Limits(Section):
-    """Largest job that the partition takes."""
-
-    max_nodes: Positive | None = None
-
-
-class Partition(Section):
-    """One logical queue that users name; `slurm_partition: null` emits no `--partition` at all."""
-
-    slurm_partition: NonEmpty | None = None
-    qos: NonEmpty | None = None
-    constraint: NonEmpty | None = None
-    reservation: NonEmpty | None = None
-    nodes: Positive | None = None
-    """Number of nodes in the partition, to refuse what can never start."""
-    gpus_per_node: Annotated[int, Field(ge=0)]
-    cpus_per_node: Positive | None = None
-    gpu_request: GpuRequest = GpuRequest()
-    cpus_per_rank: Positive | None = None
-    mem_per_node: SlurmMemory | None = None
-    exclusive: bool = False
-    time: TimeRules = TimeRules()
-    limits: Limits = Limits()
-
-
-class Step(Section):
-    """Options of the steps that start ranks."""
-
-    cpu_bind: NonEmpty | None = None
-    wait_s: Annotated[int, Field(ge=0)] = 60
-
-
-class Launcher(Section):
-    """How ranks are started; `mpi` is required for every engine that forms an MPI world."""
-
-    mpi: NonEmpty | None = None
-    step: Step = Step()
-
-
-class Network(Section):
-    """Ports that jobs may take."""
-
-    ports: PortRange = "20000-29999"
-
-
-class ContainerRules(Section):
-    """The container runtime; `none` runs the ranks on the node itself."""
-
-    runtime: Literal["none"] = "none"
-
-
-class Storage(Section):
-    """Paths; `logs` is where run directories go when the spec names none."""
-
-    logs: NonEmpty | None = None
-    local: NonEmpty = "/tmp"
-
-    @field_validator("local")
-    @classmethod
-    def _plain(cls, value: str) -> str:
-        # Triton's Python backend hands the repository path to a shell, so the path may hold nothing special.
-        if not re.match(r"/[A-Za-z0-9._/-]*\Z", value):
-            raise ValueError("must be an absolute path of letters, digits, '.', '_', '-' and '/'")
-        return value
-
-
-class SiteEnvironment(Section):
-    """Variables of every rank on this site."""
-
-    set: Environment = {}  # noqa: RUF012
-    unset: Variables = ()
-
-
-class SitePreflight(Section):
-    """`mpi: false` leaves out the MPI part of the check, for images without mpi4py."""
-
-    mpi: bool = True
-
-
-class SiteTriton(Section):
-    """Where tritonserver lies on the nodes or in the images, when not in /opt/tritonserver."""
-
-    server: NonEmpty | None = None
+__all__ = ["Partition", "SiteProfile"]
 
 
 class SiteProfile(Section):
     """One cluster."""
 
     schema_version: Literal[1]
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    name: Name
     description: Line = ""
     docs_url: Line | None = None
     contact: Line | None = None
+    sources: Lines = ()
+    """Public pages that the profile's facts are from."""
+    verified: Verified | None = None
+    extends: Names | Name | None = None
+    """Profiles that this one is built on, by name; later ones win."""
+    base: bool = False
+    """Only to be extended: it is no cluster, and has no partitions."""
+    standalone: bool = False
+    """A user's file of a known name takes that profile's place, instead of being laid over it."""
+    match: Match = Match()
     slurm: Slurm = Slurm()
     account: Account = Account()
+    partition_defaults: PartitionDefaults | None = None
+    """Laid under every partition when the profile is loaded."""
     partitions: Annotated[dict[NonEmpty, Partition], Field(min_length=1)]
     default_partition: NonEmpty | None = None
     launcher: Launcher = Launcher()
@@ -167,14 +71,24 @@ class SiteProfile(Section):
     container: ContainerRules = ContainerRules()
     storage: Storage = Storage()
     env: SiteEnvironment = SiteEnvironment()
+    modules: Modules = Modules()
+    ulimits: Ulimits = Ulimits()
+    policies: Policies = Policies()
+    startup: Startup = Startup()
     preflight: SitePreflight = SitePreflight()
     triton: SiteTriton = SiteTriton()
     python: NonEmpty | None = None
     """Python on the compute nodes that runs the agent (3.6 or newer); the submitting one when left out."""
+    exclude_nodes: NodeSet | None = None
     sbatch_extra: SbatchOptions = ()
-    srun_extra: Options = ()
-    prologue: str | None = None
-    epilogue: str | None = None
+    sbatch_skip: OptionNames = ()
+    srun_extra: SrunOptions = ()
+    srun_skip: OptionNames = ()
+    prologue: Shell | None = None
+    step_prologue: Shell | None = None
+    epilogue: Shell | None = None
+    templates: Annotated[str, Field(pattern=r"^/")] | None = None
+    """Folder with templates that take the place of the packaged ones of the same name."""
 
     @field_validator("default_partition")
     @classmethod
@@ -185,3 +99,33 @@ class SiteProfile(Section):
             hint = did_you_mean(value, known)
             raise ValueError(f"must be one of {', '.join(known)}" + (f"; {hint}" if hint else ""))
         return value
+
+    def partition_name(self, asked: str | None) -> str:
+        """Return the logical partition of a job that asks for `asked`: the default one, or the first, for None."""
+        return asked or self.default_partition or next(iter(self.partitions))
+
+    def for_partition(self, name: str) -> SiteProfile:
+        """Return the profile as it is for one of its partitions: what the partition changes is laid over the rest."""
+        partition = self.partitions[name]
+        changes = {
+            key: _laid_over(getattr(self, key), getattr(partition, key))
+            for key in Overrides.model_fields
+            if key in partition.model_fields_set
+        }
+        plain = partition.model_copy(update=dict.fromkeys(Overrides.model_fields))
+        plain.model_fields_set.difference_update(Overrides.model_fields)
+        return self.model_copy(update={**changes, "partitions": {name: plain}, "default_partition": name})
+
+
+def _laid_over(own: object, change: object) -> object:
+    """Return `change` over `own`: sections and maps key by key, everything else whole; null empties a list."""
+    if change is None and isinstance(own, Section | dict):
+        return own
+    if change is None and isinstance(own, tuple):
+        return ()
+    if isinstance(own, Section) and isinstance(change, Section):
+        fields = {key: _laid_over(getattr(own, key), getattr(change, key)) for key in change.model_fields_set}
+        return own.model_copy(update=fields)
+    if isinstance(own, dict) and isinstance(change, dict):
+        return {**own, **{key: _laid_over(own.get(key), value) for key, value in change.items()}}
+    return change

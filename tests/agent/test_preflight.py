@@ -37,7 +37,25 @@ def test_every_fault_of_the_layout_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_visible_gpus_are_counted(monkeypatch: pytest.MonkeyPatch, visible: str | None, gpus: int, good: bool) -> None:
     """Indices, UUIDs and MIG slices count alike; an unset variable shows the neighbours' GPUs."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name in preflight.VISIBLE:
+        monkeypatch.delenv(name, raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert (preflight.gpu_problems(gpus) == []) is good
+
+
+def test_amd_and_intel_gpus_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm names them in variables of their own."""
+    for name in preflight.VISIBLE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0,1")
+    assert preflight.gpu_problems(2) == []
+    assert preflight.gpu_problems(3) == ["2 GPUs visible (ROCR_VISIBLE_DEVICES=0,1), the job has 3 a node"]
+
+
+def test_an_interface_that_is_not_there_is_named() -> None:
+    """To MPI a wrong name is a warning only."""
+    assert preflight.interface_problems("") == preflight.interface_problems("lo") == []
+    (problem,) = preflight.interface_problems("hsn9")
+    assert problem.startswith("no interface hsn9 here (network.interface in the site profile): there are ")
+    assert "lo" in problem

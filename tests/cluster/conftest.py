@@ -176,9 +176,14 @@ class User:
         assert not check or done.returncode == 0, done
         return done
 
+    @property
+    def program(self) -> tuple[str, ...]:
+        """The words of `python -m slurm_llm`."""
+        return (sys.executable, "-m", "slurm_llm")
+
     def cli(self, *argv: str, check: bool = True, timeout_s: float = 120.0) -> Completed:
         """Run `python -m slurm_llm` as the user."""
-        return self.run(sys.executable, "-m", "slurm_llm", *argv, check=check, timeout_s=timeout_s)
+        return self.run(*self.program, *argv, check=check, timeout_s=timeout_s)
 
     def write_spec(self, spec: Spec, name: str = "job.yaml") -> Path:
         """Write a spec into the user's folder (JSON is YAML)."""

@@ -288,7 +288,7 @@ def test_what_the_cluster_can_never_run_is_refused(user: User) -> None:
 
 def test_a_refusal_by_sbatch_is_shown_whole(user: User) -> None:
     """Slurm's own words, exit code 6, and no run directory stays behind."""
-    spec = user.write_spec(small("refused", sbatch_extra=["--mem=9999999G"]))
+    spec = user.write_spec(small("refused", resources={"nodes": 1, "time": "00:10:00", "mem_per_node": "9999999G"}))
     done = user.cli("submit", str(spec), "--site", "devcluster", check=False)
     assert done.returncode == 6
     assert "sbatch: error" in done.stderr

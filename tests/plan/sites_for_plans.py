@@ -16,7 +16,7 @@ def make_spec(**values: Tree) -> JobSpec:
 
 def make_site(partition: dict[str, Tree] | None = None, /, **values: Tree) -> SiteProfile:
     """Return a site with one partition `gpu` of 4 GPUs a node, changed by `partition` and `values`."""
-    own: dict[str, Tree] = {"gpus_per_node": 4, "cpus_per_node": 32, **(partition or {})}
+    own: dict[str, Tree] = {"gpus_per_node": 4, "cpus": {"per_node": 32}, **(partition or {})}
     base: dict[str, Tree] = {
         "schema_version": 1,
         "name": "here",

@@ -92,30 +92,30 @@ def _faults(spec: dict[str, Tree], partition: dict[str, Tree] | None = None, **s
         ),
         (
             {"tensor_parallel_size": 4},
-            {"cpus_per_node": 3},
+            {"cpus": {"per_node": 3}},
             "resources.cpus_per_rank: 4 ranks × 1 CPUs = 4 a node; a node has 3: put at most 3 ranks on a node",
         ),
         (
             {"tensor_parallel_size": 8, "resources": {"nodes": 1}},
-            {"gpus_per_node": 0, "cpus_per_node": 4},
+            {"gpus_per_node": 0, "cpus": {"per_node": 4}},
             "resources.nodes: tensor 8 needs 8 ranks; 1 node × 4 ranks = 4; ask for 2 nodes",
         ),
         (
             {"resources": {"time": "2:00:00"}},
             {"time": {"max": "1:00:00"}},
-            "resources.time: 2:00:00 asked for: at most 1:00:00 in this partition: "
+            "resources.time: 2:00:00 asked for: at most 01:00:00 in this partition: "
             "ask for less, or choose another partition",
         ),
         (
             {"resources": {"time": "UNLIMITED"}},
             {"time": {"max": "1:00:00"}},
-            "resources.time: no limit asked for: at most 1:00:00 in this partition: "
+            "resources.time: no limit asked for: at most 01:00:00 in this partition: "
             "ask for less, or choose another partition",
         ),
         (
             {"resources": {"time": 0}},
             {"time": {"max": "1:00:00"}},
-            "resources.time: no limit asked for: at most 1:00:00 in this partition: "
+            "resources.time: no limit asked for: at most 01:00:00 in this partition: "
             "ask for less, or choose another partition",
         ),
         (
@@ -133,11 +133,6 @@ def _faults(spec: dict[str, Tree], partition: dict[str, Tree] | None = None, **s
             {},
             "container.image: an image is given, but site here has no container runtime: "
             "remove `container`, or choose another site",
-        ),
-        (
-            {"mounts": ["/data"]},
-            {},
-            "mounts: mounts are given without a container: remove `mounts`: the ranks see the node's own file systems",
         ),
         (
             {"triton": {"http_port": 8000, "grpc_port": 8000}},
@@ -263,16 +258,18 @@ def test_all_contradictions_are_told_at_once() -> None:
         "account",
         "triton",
         "network.ports",
-        "container.image",
         "resources.nodes",
         "resources.time",
+        "container.image",
     ]
 
 
 def test_an_unknown_partition_hides_no_other_fault() -> None:
     """What does not depend on the partition is told together with it."""
-    faults = _faults({"partition": "x", "engine": "vllm", "mounts": ["/a"]}, None, account={"required": True})
-    assert [fault.split(":")[0] for fault in faults] == ["engine", "partition", "account", "mounts"]
+    faults = _faults(
+        {"partition": "x", "engine": "vllm", "container": {"image": "/a"}}, None, account={"required": True}
+    )
+    assert [fault.split(":")[0] for fault in faults] == ["engine", "partition", "account", "container.image"]
 
 
 @pytest.mark.parametrize(
@@ -359,7 +356,7 @@ def test_expert_sizes_that_contradict_tensor_are_told(
 def test_nodes_follow_from_the_sizes(values: dict[str, Tree], nodes: int, ranks_per_node: int) -> None:
     """As few nodes as hold the ranks evenly, unless the spec says how many."""
     allocation = make_plan(**values).allocation
-    assert (allocation.nodes, allocation.ranks_per_node, allocation.gpus_per_node) == (
+    assert (allocation.nodes, allocation.ranks_per_node, allocation.gpus.per_node) == (
         nodes,
         ranks_per_node,
         ranks_per_node,
@@ -368,14 +365,14 @@ def test_nodes_follow_from_the_sizes(values: dict[str, Tree], nodes: int, ranks_
 
 def test_a_partition_without_gpus_asks_for_none() -> None:
     """On CPUs the ranks a node follow from the CPUs, and no GPU is asked for."""
-    plan = make_plan({"gpus_per_node": 0, "cpus_per_node": 8, "cpus_per_rank": 2}, tensor_parallel_size=8)
-    assert (plan.allocation.nodes, plan.allocation.ranks_per_node, plan.allocation.gpus_per_node) == (2, 4, 0)
+    plan = make_plan({"gpus_per_node": 0, "cpus": {"per_node": 8, "per_rank": 2}}, tensor_parallel_size=8)
+    assert (plan.allocation.nodes, plan.allocation.ranks_per_node, plan.allocation.gpus.per_node) == (2, 4, 0)
 
 
 def test_a_site_without_a_gpu_request_asks_for_none() -> None:
     """Where whole nodes are given, nothing is asked for, and ranks still get one GPU each."""
     plan = make_plan({"gpu_request": {"style": "none"}}, tensor_parallel_size=4)
-    assert plan.allocation.gpus_per_node == 0
+    assert plan.allocation.gpus.per_node == 0
     assert [rank.gpus for rank in plan.ranks] == [(0,), (1,), (2,), (3,)]
 
 
@@ -383,10 +380,10 @@ def test_a_site_without_a_gpu_request_asks_for_none() -> None:
     ("partition", "resources", "cpus"),
     [
         ({}, {}, 8),
-        ({"cpus_per_rank": 2}, {}, 2),
-        ({"cpus_per_rank": 2}, {"cpus_per_rank": 3}, 3),
-        ({"cpus_per_node": None}, {}, 1),
-        ({"cpus_per_node": 4, "gpus_per_node": 8}, {}, 1),
+        ({"cpus": {"per_rank": 2}}, {}, 2),
+        ({"cpus": {"per_rank": 2}}, {"cpus_per_rank": 3}, 3),
+        ({"cpus": {}}, {}, 1),
+        ({"cpus": {"per_node": 4}, "gpus_per_node": 8}, {}, 1),
     ],
 )
 def test_cpus_of_a_rank(partition: dict[str, Tree], resources: dict[str, Tree], cpus: int) -> None:
@@ -408,7 +405,7 @@ def test_cpus_of_a_rank(partition: dict[str, Tree], resources: dict[str, Tree], 
             "a tensor group of 2 spans several nodes (3 ranks a node): its all-reduces cross the network",
         ),
         (
-            {"cpus_per_node": None},
+            {"cpus": {}},
             {},
             "neither spec nor site says how many CPUs a rank gets: 1 (set resources.cpus_per_rank)",
         ),
@@ -442,7 +439,7 @@ def test_spec_and_site_are_joined() -> None:
         resources={"mem_per_node": 1024, "time": 30},
     )
     site = make_site(
-        {"qos": "low", "constraint": "a", "mem_per_node": "1G", "slurm_partition": "p", "reservation": "r"},
+        {"qos": "low", "constraint": "a", "memory": {"whole_node": "1G"}, "slurm_partition": "p", "reservation": "r"},
         env={"set": {"A": 0, "C": "x"}, "unset": ["D"]},
         sbatch_extra=["--mail-type=END"],
         prologue="echo site\n",
@@ -453,12 +450,12 @@ def test_spec_and_site_are_joined() -> None:
     )
     plan = build_plan(spec, site)
     own = plan.allocation
-    assert (own.qos, own.constraint, own.mem_per_node, own.time, own.partition, own.reservation) == (
-        *("high", "a&b", "1024", "30", "p", "r"),
+    assert (own.qos, own.constraint, own.memory, own.time, own.partition, own.reservation) == (
+        *("high", "a&b", "--mem=1024", "30", "p", "r"),
     )
     assert own.extra == ("--mail-type=END", "--nice=5")
-    assert plan.env_set == (("A", "1"), ("C", "x"), ("B", "true"))
-    assert plan.env_unset == ("D",)
+    assert plan.env.set == (("A", "1"), ("C", "x"), ("B", "true"))
+    assert plan.env.unset == ("D",)
     assert (plan.prologue, plan.epilogue) == ("echo site\necho spec", "echo spec\necho site")
     assert (plan.preflight_mpi, plan.python, plan.local_dir) == (False, "/usr/bin/python3", "/scratch")
 

@@ -69,7 +69,7 @@ def test_ranks_times_gpus_is_the_allocation(plan: Plan) -> None:
     """Where GPUs are asked for, as many are as the ranks use."""
     own = plan.allocation
     used = sum(len(rank.gpus) for rank in plan.ranks)
-    assert own.gpus_per_node * own.nodes == (used if own.gpus_per_node else 0)
+    assert own.gpus.per_node * own.nodes == (used if own.gpus.per_node else 0)
 
 
 @given(plans())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_llm.plan import Plan, build_plan
 from slurm_llm.render import Target, render
 from slurm_llm.sites.load import load_site, parse_site
 from slurm_llm.sites.profile import SiteProfile
+from slurm_llm.slurm.versions import parse_version
 from slurm_llm.spec import JobSpec, spec_from_mapping
 from slurm_llm.yamlio import Document, Tree
 
@@ -31,20 +32,72 @@ SITES: dict[str, SiteProfile] = {
     "devcluster": load_site("devcluster", {}).profile,
     "generic": load_site("generic", {}).profile,
     "account": _site(
-        {"slurm_partition": "gpu_long", "exclusive": True, "mem_per_node": "0", "qos": "normal", "constraint": "a&b"},
+        {
+            "slurm_partition": "gpu_long",
+            "exclusive": True,
+            "memory": {"whole_node": "0"},
+            "qos": "normal",
+            "constraint": "a&b",
+        },
         account={"required": True, "default": "project1"},
         launcher={"mpi": "pmi2", "step": {"cpu_bind": "cores"}},
         env={"set": {"NCCL_DEBUG": "WARN"}, "unset": ["I_MPI_PMI_LIBRARY"]},
         sbatch_extra=["--mail-type=END,FAIL"],
-        srun_extra=["--network=no_vni"],
+        srun_extra=["--mem-bind=local"],
+        network={"flags": "no_vni"},
         triton={"server": "/apps/triton server"},
         python="/usr/bin/python3.9",
     ),
-    "no-gpu-request": _site({"gpu_request": {"style": "none"}, "cpus_per_node": 64}),
-    "typed-gpus": _site({"gpu_request": {"style": "gpus_per_node", "type": "a100"}, "cpus_per_node": 64}),
-    "typed-gres": _site({"gpu_request": {"style": "gres", "type": "h100"}}, storage={"local": "/scratch/local"}),
-    "cpus-only": _site({"gpus_per_node": 0, "cpus_per_node": 8, "cpus_per_rank": 2}),
+    "no-gpu-request": _site({"gpu_request": {"style": "none"}, "cpus": {"per_node": 64}}),
+    "typed-gpus": _site({"gpu": {"slurm_type": "a100"}, "gpu_request": {"typed": True}, "cpus": {"per_node": 64}}),
+    "typed-gres": _site(
+        {"gpu": {"slurm_type": "h100"}, "gpu_request": {"style": "gres", "typed": True}},
+        storage={"local": "/scratch/local"},
+    ),
+    "everything": _site(
+        {
+            "slurm_partition": ["a100", "h100"],
+            "gpu": {"slurm_type": "a100"},
+            "gpu_request": {"style": "gpus", "typed": True},
+            "cpus": {"style": "cpus_per_gpu", "per_rank": 8, "hint": "nomultithread"},
+            "memory": {"style": "mem_per_gpu", "per_rank": "60G"},
+            "exclusive": "user",
+            "licenses": "scratch:1,work:1",
+            "switches": "1@10:00",
+            "wait_all_nodes": True,
+            "core_spec": 8,
+            "distribution": "block:block",
+            "prologue": "echo partition",
+        },
+        slurm={"version": "24.11", "clusters": "b1"},
+        modules={"purge": True, "use": ["/apps/my modules"], "load": ["cuda/12.4", "openmpi"], "unload": ["x"]},
+        ulimits={"memlock": "unlimited", "nofile": 65536},
+        network={
+            "fabric": "slingshot",
+            "interface": "hsn0",
+            "internet": "proxy",
+            "proxy": {"http": "http://proxy:3128", "no_proxy": "localhost,.local"},
+            "rendezvous": {"source": "interface_ip", "family": "ipv4"},
+        },
+        env={"set": {"A": "b c"}, "source": ["/opt/nccl env.sh"], "prepend": {"LD_LIBRARY_PATH": ["/a b", "/c"]}},
+        storage={"hf_home": "$SCRATCH/hf"},
+        exclude_nodes="n[1-3]",
+        policies={"gpu_clocks": True, "forbid": ["--ntasks-per-node"]},
+        srun_skip=["--label"],
+        sbatch_skip=["--no-requeue"],
+        step_prologue="echo step",
+    ),
+    "mpirun": _site({"gpu_request": {"style": "none"}, "whole_node": True}, launcher={"command": "mpirun"}),
+    "suffix": _site(
+        {"gpu_request": {"style": "gpus_per_task"}, "memory": {"style": "mem_per_cpu", "per_cpu": "4G"}},
+        network={"rendezvous": {"suffix": "i"}, "internet": "none"},
+        slurm={"version": "20.11.8"},
+    ),
+    "cpus-only": _site({"gpus_per_node": 0, "cpus": {"per_node": 8, "per_rank": 2}}),
 }
+
+SPECIAL = ("everything", "mpirun", "suffix")
+"""Sites that leave out or change what every other job has."""
 
 SWITCHES: dict[str, tuple[dict[str, Tree], dict[str, Tree]]] = {
     "preflight": ({"preflight": {"mpi": True}}, {"preflight": {"mpi": False}}),
@@ -64,15 +117,34 @@ class Case:
     name: str
     spec: JobSpec
     site: SiteProfile
+    version: str | None = None
 
     @property
     def plan(self) -> Plan:
         """The plan."""
-        return build_plan(self.spec, self.site)
+        return build_plan(self.spec, self.site, None if self.version is None else parse_version(self.version))
 
     def files(self, target: Target | None = None) -> dict[str, str]:
         """Return the rendered files for a placeholder run directory, or for `target`."""
-        return render(self.plan, target or Target(Path("/runs/demo"), "/usr/bin/python3"))
+        return render(self.plan, target or Target(Path("/runs/demo"), "/usr/bin/python3", {"SCRATCH": "/my scratch"}))
+
+
+def special() -> list[Case]:
+    """Return jobs on the special sites."""
+    layouts = ("one", "tp4", "tp4-pp2-moe")
+    return [
+        make_case(f"{layout}.{site}", site, LAYOUTS[layout]) for layout, site in itertools.product(layouts, SPECIAL)
+    ]
+
+
+def releases() -> list[Case]:
+    """Return the demo's layout on one site for several releases of Slurm."""
+    values: dict[str, Tree] = {"resources": {"nodes": 4, "time": "00:30:00"}}
+    return [
+        replace(make_case(f"slurm-{version}", site, LAYOUTS["tp4-pp2-moe"], values), version=version)
+        for version in ("20.11.8", "21.08.8", "22.05.8", "23.11.4", "24.11.0", "26.05.1")
+        for site in ("typed-gpus",)
+    ]
 
 
 def make_case(name: str, site: str, *values: dict[str, Tree]) -> Case:
@@ -88,6 +160,7 @@ def matrix() -> list[Case]:
     cases = [
         make_case(f"{layout}.{site}", site, values)
         for (layout, values), site in itertools.product(LAYOUTS.items(), SITES)
+        if site not in SPECIAL
     ]
     for choice in itertools.product((0, 1), repeat=len(SWITCHES)):
         picked = [pair[index] for pair, index in zip(SWITCHES.values(), choice, strict=True)]

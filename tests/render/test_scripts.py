@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from slurm_llm.errors import InputError
+from slurm_llm.plan import Plan
 from slurm_llm.plan.steps import helper_step, world_step
 from slurm_llm.render import Target, slurm_pattern
 from slurm_llm.yamlio import Tree
-from tests.render.rendered_jobs import LAYOUTS, Case, make_case, matrix
+from tests.render.rendered_jobs import LAYOUTS, Case, make_case, matrix, releases, special
 from tests.render.sbatch_reader import read_options
 
 CASES = matrix()
 SCRIPTS = ("job.sub", "rank.sh")
+RUN_DIR = "/runs/demo"
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Every script of the matrix as a file; equal texts once."""
     folder = tmp_path_factory.mktemp("scripts")
     texts: dict[str, str] = {}
-    for case in CASES:
+    for case in (*CASES, *special(), *releases()):
         files = case.files()
         for name in SCRIPTS:
             texts.setdefault(files[name], f"{case.name}.{name}")
@@ -83,10 +85,10 @@ def test_sbatch_reads_what_was_planned(case: Case) -> None:
 @pytest.mark.parametrize(
     ("site", "job", "helper"),
     [
-        ("devcluster", ["--gres=gpu:4"], ["--gpus-per-node=0"]),
-        ("generic", ["--gpus-per-node=4"], ["--gpus-per-node=0"]),
-        ("typed-gpus", ["--gpus-per-node=a100:4"], ["--gpus-per-node=0"]),
-        ("typed-gres", ["--gres=gpu:h100:4"], ["--gpus-per-node=0"]),
+        ("devcluster", ["--gres=gpu:4"], ["--gres=none"]),
+        ("generic", ["--gpus-per-node=4"], ["--gres=none"]),
+        ("typed-gpus", ["--gpus-per-node=a100:4"], ["--gres=none"]),
+        ("typed-gres", ["--gres=gpu:h100:4"], ["--gres=none"]),
         ("no-gpu-request", [], []),
         ("cpus-only", [], []),
     ],
@@ -99,19 +101,23 @@ def test_gpus_are_asked_for_in_the_sites_dialect(site: str, job: list[str], help
         return [option for option in options if option.startswith(("--gres", "--gpus"))]
 
     assert asked(read_options(case.files()["job.sub"])) == job
-    assert asked(world_step(case.plan)) == job
+    assert asked(world_step(case.plan, RUN_DIR)) == job
     assert asked(helper_step(case.plan)) == helper
+
+
+def _steps(plan: Plan) -> list[tuple[str, ...]]:
+    return [world_step(plan, RUN_DIR, one) for one in plan.instances]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_step_states_its_own_shape(case: Case) -> None:
     """srun reads the job's environment as options, so each step says nodes, tasks, CPUs and MPI itself."""
     plan = case.plan
-    for step in (helper_step(plan), world_step(plan), *(world_step(plan, one) for one in plan.instances)):
+    for step in (helper_step(plan), world_step(plan, RUN_DIR), *_steps(plan)):
         stated = {option.partition("=")[0] for option in step}
         assert {"--mpi", "--nodes", "--ntasks", "--ntasks-per-node", "--cpus-per-task", "--unbuffered"} <= stated
         assert {"--kill-on-bad-exit", "--wait", "--export"} <= stated
-    steps = [world_step(plan, one) for one in plan.instances]
+    steps = _steps(plan)
     tasks = [int(option.partition("=")[2]) for step in steps for option in step if option.startswith("--ntasks=")]
     assert sum(tasks) == len(plan.ranks)
     relative = [option for step in steps for option in step if option.startswith("--relative")]
@@ -184,8 +190,8 @@ def test_long_and_strange_names_are_short_in_comments() -> None:
         ("--comment=#x", "--comment=#x"),
         ("--comment=$(id)", "--comment=$(id)"),
         ("--comment= x ", "--comment= x "),
-        ("-Ca'b\"c", "-Ca'b\"c"),
-        ("--exclusive", "--exclusive"),
+        ("-ka'b\"c", "-ka'b\"c"),
+        ("--spread-job", "--spread-job"),
     ],
 )
 def test_extra_options_arrive_as_they_are(extra: str, read: str) -> None:

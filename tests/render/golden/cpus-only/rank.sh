@@ -6,11 +6,12 @@
 set -u
 umask 077
 instance=$1
-rank=$(($2 + SLURM_PROCID))
+task=$SLURM_PROCID
+rank=$(($2 + task))
 node=${SLURMD_NODENAME:-$HOSTNAME}
 exec >>"$LLMRUN_ATTEMPT/rank-$rank.log" 2>&1
 
-# One JSON line an event; the value of CUDA_VISIBLE_DEVICES holds nothing that JSON would need escaped.
+# One JSON line an event; the names of GPUs hold nothing that JSON would need escaped.
 event() {
     local LC_ALL=C now=${EPOCHREALTIME:-}
     [[ -n $now ]] || now=$(date +%s.%N)
@@ -18,9 +19,15 @@ event() {
         >>"$LLMRUN_ATTEMPT/journal/rank-$rank.jsonl"
 }
 
-gpus=${CUDA_VISIBLE_DEVICES-}
+gpus=${CUDA_VISIBLE_DEVICES-${ROCR_VISIBLE_DEVICES-${ZE_AFFINITY_MASK-}}}
 event start ",\"gpus\":\"${gpus//[^A-Za-z0-9,.:\/_-]/}\""
 printf '%(%Y-%m-%d %H:%M:%S)T slurm_llm: rank %d of instance %d on node %s, GPUs "%s"\n' -1 "$rank" "$instance" "$node" "$gpus"
+
+refuse() {
+    echo "slurm_llm: $2"
+    event exit ",\"code\":$1"
+    exit "$1"
+}
 
 # Triton's Python backend hands the repository's path to a shell: it only ever sees a plain, node-local one.
 # TMPDIR is one folder for all ranks of a node: MPI and the backend put their files there, the agent removes it.
@@ -38,10 +45,7 @@ for home in /opt/tritonserver "$LLMRUN_RUN/triton"; do
     [[ -x $home/bin/tritonserver ]] && break
 done
 if [[ ! -x $home/bin/tritonserver ]]; then
-    echo "slurm_llm: no bin/tritonserver in" /opt/tritonserver "nor in the run directory:" \
-        "set triton.server in the site profile"
-    event exit ',"code":127'
-    exit 127
+    refuse 127 'no bin/tritonserver in /opt/tritonserver nor in the run directory: set triton.server in the site profile'
 fi
 # Triton's Python stub takes the first python3 on PATH, and reads no PYTHONPATH.
 PATH=/usr/bin:"$PATH"
@@ -56,7 +60,7 @@ command=("$home/bin/tritonserver" --model-repository="$place/repository")
 command+=(--backend-config="python,shm-region-prefix-name=$prefix" --exit-timeout-secs=25)
 command+=(--disable-auto-complete-config)
 
-if ((SLURM_PROCID == 0)); then
+if ((task == 0)); then
     # The leader alone serves. Its ports are drawn on its own node, now, before anything heavy is loaded.
     role=leader
     if ! ports=$(/usr/bin/python3 -I "$LLMRUN_RUN/agent" ports 20000 29999 \
