@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ COMMANDS = {
     "list": ("watch", "List the newest runs."),
     "generate": ("act", "Ask a served model for text."),
     "cancel": ("act", "End a run in order."),
+    "site": ("site", "Find, show, compare, check and draft site profiles."),
     "devcluster": ("devcluster", "A real multi-node Slurm on this machine."),
 }
 
@@ -50,17 +51,19 @@ def _debug_option() -> click.Option:
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are asked for."""
+    """A group whose commands are imported when they are asked for; `table` says where they are."""
+
+    table: Mapping[str, tuple[str, str]] = COMMANDS
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order of COMMANDS."""
-        return list(COMMANDS)
+        """Return the commands in the order of the table."""
+        return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one command."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.table:
             return None
-        module = importlib.import_module(f"slurm_llm.cli.{COMMANDS[cmd_name][0]}")
+        module = importlib.import_module(f"slurm_llm.cli.{self.table[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name if cmd_name != "list" else "list_")
         if not any(option.name == "debug" for option in command.params):
             command.params.append(_debug_option())
@@ -70,17 +73,17 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command for a mistyped one."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in self.table and not args[0].startswith("-"):
             from slurm_llm.errors import did_you_mean
 
-            hint = did_you_mean(args[0], COMMANDS)
+            hint = did_you_mean(args[0], self.table)
             ctx.fail(f"no command '{args[0]}'" + (f": {hint}" if hint else ""))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands from COMMANDS, without importing them."""
+        """List the commands from the table, without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; errors of ours and of the system become lines on stderr and an exit code."""
