@@ -124,6 +124,10 @@ class SlurmClient:
         argv = scontrol.scontrol_show_config_argv(clusters=clusters)
         return scontrol.parse_scontrol_config(self._run(argv))
 
+    def output(self, argv: Sequence[str]) -> Completed:
+        """Run any other query in the commands' own environment; only a missing program raises SetupError."""
+        return self._run(argv)
+
     def accounting(self, job_ids: Sequence[JobId], *, steps: bool = False) -> commands.Accounting:
         """Return what sacct knows of jobs of one cluster, by id, with their steps when asked."""
         cluster = job_ids[0].cluster if job_ids else None
