@@ -1,0 +1,297 @@
+"""Use case: hold a site's profile against the live cluster; asks Slurm, creates no job."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from slurm_llm import app
+from slurm_llm.errors import InputError, PlanError, Problem, SetupError, SiteError, SlurmError, did_you_mean
+from slurm_llm.observe.checkrows import CONTRADICTIONS, Row, Verdict, exit_code
+from slurm_llm.observe.refusals import explain_refusal
+from slurm_llm.observe.sitefacts import SITE, ClusterFacts, compare, paths_of, programs_of, topic_of
+from slurm_llm.process import Completed
+from slurm_llm.rundir import JOB_SCRIPT, LOG_ROOT
+from slurm_llm.sites.load import Site, load_site
+from slurm_llm.sites.profile import Partition, SiteProfile
+from slurm_llm.slurm.client import scrub_environment
+from slurm_llm.slurm.survey import parse_srun_help, partitions_argv, srun_help_argv
+from slurm_llm.slurm.trial import (
+    PartitionLimits,
+    parse_partition_limits,
+    parse_trial,
+    trial_argv,
+)
+from slurm_llm.spec import JobSpec, spec_from_mapping
+from slurm_llm.surroundings import Surroundings, expand
+from slurm_llm.yamlio import Tree
+
+FactT = TypeVar("FactT")
+MOST_NODES, FEW_RANKS = 2, 2
+NAME = "site-check"
+"""Name of the jobs, and beginning of the names of their folders."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be checked: a site by name or path, one of its logical partitions or all, and how jobs are to be."""
+
+    site: str | None
+    partition: str | None = None
+    account: str | None = None
+    nodes: int | None = None
+    image: str | None = None
+    room: int | None = None
+    """Nodes that the cluster has for the partition, where that is known."""
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """A checked site, with what the cluster said."""
+
+    site: Site
+    names: tuple[str, ...]
+    rows: tuple[Row, ...]
+    facts: ClusterFacts
+
+    @property
+    def exit_code(self) -> int:
+        """0, or the exit code of the worst row."""
+        return exit_code(self.rows)
+
+
+def parse_target(text: str | None) -> tuple[str | None, str | None]:
+    """Return site and partition of `NAME[:PARTITION]`; a path may stand for the name."""
+    if text is None:
+        return None, None
+    name, colon, partition = text.rpartition(":")
+    return (name, partition or None) if colon and "/" not in partition else (text, None)
+
+
+def check_site(wanted: Wanted, around: Surroundings) -> SiteReport:
+    """Compare the profile with the cluster, and ask Slurm whether it takes a small job in each partition.
+
+    Raises:
+        SiteError: the profile is wrong in itself, or has no such partition; SetupError: no Slurm here, or no folder
+        can be written.
+    """
+    site = load_site(wanted.site, around.environ)
+    names = _partitions(site, wanted.partition)
+    facts = _ask(site.profile, names, around)
+    rows = compare(site.profile, names, facts)
+    with scratch(site, around) as folder:
+        for name in names:
+            rows.append(
+                _try(replace(wanted, room=room_of(site.profile.partitions[name], facts)), site, name, folder, around)
+            )
+    return SiteReport(site, names, tuple(located(row, site) for row in _in_order(rows, names)), facts)
+
+
+def _partitions(site: Site, asked: str | None) -> tuple[str, ...]:
+    known = tuple(site.profile.partitions)
+    if asked is None:
+        return known
+    if asked not in known:
+        allowed = f"partitions of site {site.profile.name}: " + ", ".join(known)
+        raise SiteError(Problem(str(site.path), f"unknown partition '{asked}'", allowed, did_you_mean(asked, known)))
+    return (asked,)
+
+
+def _in_order(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    topics = [SITE, *map(topic_of, names)]
+    return sorted(rows, key=lambda row: topics.index(row.topic))
+
+
+def located(row: Row, site: Site) -> Row:
+    """Return a row of a contradiction with the place in the profile's files that its key is from."""
+    if row.verdict not in CONTRADICTIONS or not row.key:
+        return row
+    path = _path_of(row.key, site.profile.partitions)
+    known = [path[:length] for length in range(len(path), 0, -1) if path[:length] in site.document.lines]
+    return replace(row, where=site.document.where(known[0])) if known else row
+
+
+def _path_of(key: str, partitions: Iterable[str]) -> tuple[str, ...]:
+    """Return the path of a dotted key; the name of a partition may hold dots itself."""
+    for name in partitions:
+        if key.startswith(f"partitions.{name}."):
+            return ("partitions", name, *key.removeprefix(f"partitions.{name}.").split("."))
+    return tuple(key.split("."))
+
+
+def _ask(profile: SiteProfile, names: Sequence[str], around: Surroundings) -> ClusterFacts:
+    """Ask all there is to ask; what is not answered is told, and costs only its own rows."""
+    slurm, clusters, silent = around.slurm(), profile.slurm.clusters, dict[str, str]()
+
+    def answer(question: str, ask: Callable[[], FactT], nothing: FactT) -> FactT:
+        try:
+            return ask()
+        except SlurmError as error:
+            silent[question] = str(error)
+            return nothing
+
+    def run(argv: Sequence[str]) -> Completed:
+        return around.runner(argv, env={**scrub_environment(around.environ), "LC_ALL": "C"})
+
+    own = [profile.for_partition(name) for name in names]
+    version = answer("sbatch --version", slurm.version, None)
+
+    def limits() -> dict[str, PartitionLimits]:
+        return parse_partition_limits(run(partitions_argv(clusters=clusters)))
+
+    nothing: dict[str, PartitionLimits] = {}
+    return ClusterFacts(
+        version=version,
+        config=answer("scontrol show config", lambda: slurm.config(clusters=clusters), {}),
+        partitions=answer("sinfo", lambda: slurm.partitions(clusters=clusters), ()),
+        limits=answer("scontrol show partition", limits, nothing),
+        mpi_types=answer("srun --mpi=list", slurm.mpi_types, ()),
+        srun_options=answer("srun --help", lambda: parse_srun_help(run(srun_help_argv())), frozenset()),
+        programs=frozenset(word for one in own for word in programs_of(one) if _on_path(word, around)),
+        missing_paths=frozenset(path for one in own for path in paths_of(one).values() if not _is_there(path, around)),
+        silent=silent,
+    )
+
+
+def _on_path(program: str, around: Surroundings) -> bool:
+    return shutil.which(program, path=around.environ.get("PATH")) is not None
+
+
+def _is_there(path: str, around: Surroundings) -> bool:
+    try:
+        return Path(around.cwd, expand(path, around.environ, "path")).exists()
+    except (InputError, OSError):
+        return False
+
+
+@contextmanager
+def scratch(site: Site, around: Surroundings) -> Iterator[Path]:
+    """Make a folder where jobs of the site keep theirs, if there is such a place yet, and remove it afterwards.
+
+    Raises:
+        SetupError: the file system refuses.
+    """
+    folder = _root(site.profile, around) / f".{NAME}-{around.run_id()}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        raise SetupError(
+            Problem(str(folder), f"cannot be made: {error.strerror}", todo="cd to a folder of yours")
+        ) from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _root(profile: SiteProfile, around: Surroundings) -> Path:
+    """Return the site's folder of logs when one can write there, else the current one."""
+    try:
+        root = Path(os.path.normpath(around.cwd / expand(profile.storage.logs or LOG_ROOT, around.environ, "storage")))
+    except InputError:
+        return around.cwd
+    return root if os.access(root, os.W_OK) else around.cwd
+
+
+def _try(wanted: Wanted, site: Site, name: str, folder: Path, around: Surroundings) -> Row:
+    """Ask Slurm whether it would take a small job of this partition as it is rendered."""
+    topic = topic_of(name)
+    try:
+        job = plan_check(wanted, site, name, None, around)
+        text = app.render_job(job, app.new_run_dir(job, around), around).texts[JOB_SCRIPT]
+    except PlanError as error:
+        return _unplanned(topic, error)
+    except InputError as error:
+        problem = error.problems[0]
+        return Row(topic, "a job", Verdict.DIFFERS, problem.what, "", problem.where, problem.todo)
+    script = folder / f"{job.plan.slug}-{len(list(folder.iterdir()))}.sub"
+    script.write_text(text, encoding="utf-8")
+    completed = around.runner(trial_argv(str(script)), env=scrub_environment(around.environ))
+    trial = parse_trial(completed)
+    sizes = f"{job.plan.allocation.nodes} × {job.plan.allocation.ranks_per_node} ranks"
+    if not trial.accepted:
+        hint = explain_refusal(trial.said, name)
+        found = " / ".join(trial.said.splitlines())
+        return Row(topic, "a job", Verdict.REFUSED, f"{found} ({sizes})", "", hint.key, hint.todo)
+    when = trial.start.replace("T", " ") or "at a time that sbatch does not tell"
+    where = f" on {trial.nodes}" if trial.nodes else ""
+    found = f"accepted ({sizes}): it would start {when}{where}"
+    if trial.preempts:
+        return Row(topic, "a job", Verdict.NOTE, found, "", "", f"it would preempt {trial.preempts}")
+    return Row(topic, "a job", Verdict.OK, found)
+
+
+def _unplanned(topic: str, error: PlanError) -> Row:
+    told = [": ".join(part for part in (one.what, one.allowed, one.todo) if part) for one in error.problems]
+    keys = ", ".join(dict.fromkeys(problem.where for problem in error.problems))
+    return Row(topic, "a job", Verdict.UNPLANNED, "; ".join(told), "", keys, "")
+
+
+def plan_check(wanted: Wanted, site: Site, name: str, time: str | None, around: Surroundings) -> app.Job:
+    """Plan a small job of the rehearsal engine in one logical partition.
+
+    Raises:
+        PlanError: the profile and what is wanted contradict each other.
+    """
+    profile = _with_mpi(site.profile, name)
+    own = profile.for_partition(name)
+    spec = _spec(wanted, own.partitions[name], name, time)
+    return app.make_job(spec, replace(site, profile=profile), around)
+
+
+def _with_mpi(profile: SiteProfile, name: str) -> SiteProfile:
+    """Return the profile with an MPI type: many engines need none, the rehearsal engine is not planned without."""
+    launcher, partition = profile.for_partition(name).launcher, profile.partitions[name]
+    if launcher.mpi is not None or launcher.command != "srun":
+        return profile
+    changed = partition.model_copy(update={"launcher": launcher.model_copy(update={"mpi": "none"})})
+    return profile.model_copy(update={"partitions": {**profile.partitions, name: changed}})
+
+
+def _spec(wanted: Wanted, partition: Partition, name: str, time: str | None) -> JobSpec:
+    nodes, ranks = sizes_of(partition, wanted.nodes, wanted.room)
+    resources: dict[str, Tree] = {"nodes": nodes, "gpus_per_node": ranks}
+    if time is not None:
+        resources["time"] = time
+    values: dict[str, Tree] = {
+        "name": NAME,
+        "engine": "rehearsal",
+        "tensor_parallel_size": ranks,
+        "pipeline_parallel_size": nodes,
+        "resources": resources,
+        "partition": name,
+    }
+    if wanted.account is not None:
+        values["account"] = wanted.account
+    if wanted.image is not None:
+        values["container"] = {"image": wanted.image}
+    return spec_from_mapping(values, NAME)
+
+
+def room_of(partition: Partition, facts: ClusterFacts) -> int | None:
+    """Return how many nodes the cluster has for a logical partition."""
+    own = partition.slurm_partition
+    names = own if isinstance(own, tuple) else (own,) if own is not None else ()
+    kinds = [one for one in facts.partitions if (one.name in names if names else one.is_default)]
+    return sum(one.nodes for one in kinds) or None
+
+
+def sizes_of(partition: Partition, asked: int | None, room: int | None = None) -> tuple[int, int]:
+    """Return nodes and ranks a node: two nodes where the partition takes so many, all GPUs where nodes are whole."""
+    whole = partition.whole_node or partition.exclusive is True or partition.gpu_request.style == "none"
+    gpus, own = partition.gpus_per_node, partition.cpus
+    ranks = gpus if whole and gpus else min(FEW_RANKS, gpus or FEW_RANKS)
+    if not gpus and own.per_node is not None:
+        ranks = min(ranks, max(1, own.per_node // (own.per_rank or 1)))
+    limits = (MOST_NODES, partition.nodes, partition.limits.max_nodes, room)
+    most = min(number for number in limits if number is not None)
+    nodes = asked or max(most, partition.limits.min_nodes or 1)
+    total = partition.limits.max_gpus
+    if asked is None and gpus and total is not None and nodes * ranks > total:
+        nodes, ranks = 1, min(ranks, total)
+    return nodes, ranks
