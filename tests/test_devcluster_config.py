@@ -27,10 +27,32 @@ from slurm_llm.devcluster.config import (
 from slurm_llm.devcluster.daemons import Identity, end_processes, identify
 from slurm_llm.devcluster.host import require_debian
 from slurm_llm.devcluster.packages import needed_packages, services_held_back
+from slurm_llm.devcluster.shape import NodeKind, Quality, Queue, Reservation, Shape
+from slurm_llm.devcluster.submitfilter import can_see, filter_text
 from slurm_llm.errors import InputError, SetupError
 
 MACHINE = Machine(host="box", net="10.213.77")
 SPEC = ClusterSpec()
+SHAPE = Shape(
+    name="site",
+    kinds=(
+        NodeKind(2, cpus=64, memory=500_000, gpus=4, gpu_type="a100", features=("gpu", "hbm80g")),
+        NodeKind(1, cpus=32, memory=64_000),
+    ),
+    queues=(
+        Queue("gpu", (0, 1), is_default=True, max_time="1-00:00:00", max_nodes=2),
+        Queue("whole", (0,), exclusive="node", min_nodes=2),
+        Queue("mine", (1,), exclusive="user"),
+    ),
+    qualities=(Quality("debug", "00:30:00", 1),),
+    accounts=("proj_1",),
+    licenses=("scratch:100",),
+    reservations=(Reservation("mig", 1),),
+    absent=("bad1", "bad2"),
+    forbid=("--mem",),
+    require=("--account",),
+)
+SHAPED = replace(SPEC, own_shape=SHAPE)
 HOSTS = "127.0.0.1 localhost\n10.0.0.1 nodes.example\n"
 
 
@@ -96,9 +118,9 @@ def test_without_accounting_nothing_names_the_database() -> None:
     ("gpus", "files"), [(4, "gpu[0-3]"), (1, "gpu0"), (16, "gpu[0-15]")], ids=["four", "one", "sixteen"]
 )
 def test_gres_conf(gpus: int, files: str) -> None:
-    """gres.conf names one device file a GPU, and nothing is detected."""
-    text = gres_conf(replace(SPEC, gpus_per_node=gpus))
-    assert text == f"AutoDetect=off\nName=gpu File={DEFAULT_STATE}/gpus/{files}\n"
+    """gres.conf names one device file a GPU for every node, and nothing is detected."""
+    text = gres_conf(replace(SPEC, nodes=2, gpus_per_node=gpus))
+    assert text == f"AutoDetect=off\nNodeName=node1,node2 Name=gpu File={DEFAULT_STATE}/gpus/{files}\n"
 
 
 def test_no_gpus_no_gres() -> None:
@@ -106,6 +128,79 @@ def test_no_gpus_no_gres() -> None:
     spec = replace(SPEC, gpus_per_node=0)
     assert "gpu" not in gres_conf(spec).lower()
     assert "gres" not in slurm_conf(spec, MACHINE).lower()
+
+
+def lines(text: str, key: str) -> list[str]:
+    """Return the lines that begin with `key`, without it."""
+    return [line.removeprefix(f"{key}=") for line in text.splitlines() if line.startswith(f"{key}=")]
+
+
+def test_nodes_of_a_shape() -> None:
+    """Every kind of node has its numbers, its typed GPUs and its features; nodes count on from kind to kind."""
+    first, second, third, absent = lines(slurm_conf(SHAPED, MACHINE), "NodeName")
+    common = "CPUs=64 Boards=1 SocketsPerBoard=1 CoresPerSocket=64 ThreadsPerCore=1 RealMemory=500000"
+    wanted = f"node1 NodeAddr=10.213.77.11 {common} Gres=gpu:a100:4 Features=gpu,hbm80g State=UNKNOWN"
+    assert first == wanted
+    assert second == wanted.replace("node1", "node2").replace(".11", ".12")
+    assert third.startswith("node3 NodeAddr=10.213.77.13 CPUs=32") and "Gres" not in third and "Features" not in third
+    assert absent == "bad1,bad2 CPUs=1 State=CLOUD"
+
+
+def test_devices_of_a_shape() -> None:
+    """Only nodes with GPUs have devices, under the type that jobs ask for."""
+    line = f"NodeName=node1,node2 Name=gpu Type=a100 File={DEFAULT_STATE}/gpus/gpu[0-3]"
+    assert gres_conf(SHAPED) == f"AutoDetect=off\n{line}\n"
+
+
+def test_partitions_of_a_shape() -> None:
+    """Every partition has the nodes of its kinds and its own limits."""
+    assert lines(slurm_conf(SHAPED, MACHINE), "PartitionName") == [
+        "gpu Nodes=node1,node2,node3 Default=YES MaxTime=1-00:00:00 MaxNodes=2 State=UP",
+        "whole Nodes=node1,node2 MinNodes=2 OverSubscribe=EXCLUSIVE State=UP",
+        "mine Nodes=node3 ExclusiveUser=YES State=UP",
+    ]
+
+
+def test_a_shape_is_strict() -> None:
+    """On an imitated cluster what a partition cannot give is refused at once; a plain one lets it wait."""
+    text = slurm_conf(SHAPED, MACHINE)
+    assert {"ClusterName=site", "EnforcePartLimits=ALL", "Licenses=scratch:100"} <= set(text.splitlines())
+    assert "EnforcePartLimits" not in slurm_conf(SPEC, MACHINE)
+
+
+def test_nodes_on_paper_have_no_address_and_no_device() -> None:
+    """On paper nodes are a cloud that is powered down: nobody looks for them, and jobs are tested against them."""
+    paper = replace(SHAPED, paper=True)
+    text = slurm_conf(paper, MACHINE)
+    assert "NodeAddr" not in text and "State=UNKNOWN" not in text
+    assert text.count("State=CLOUD") == 4
+    assert settings(text)["PrivateData"] == "cloud"
+    assert gres_conf(paper) == "AutoDetect=off\n"
+
+
+def test_more_nodes_fit_on_paper() -> None:
+    """A kind of 300 nodes is refused for real, where each has a slurmd, and taken on paper."""
+    many = replace(SHAPED, own_shape=replace(SHAPE, kinds=(replace(SHAPE.kinds[0], count=300), SHAPE.kinds[1])))
+    check_spec(replace(many, paper=True))
+    with pytest.raises(InputError, match="301 is out of range"):
+        check_spec(many)
+
+
+def test_epilog_stands_in_slurm_conf() -> None:
+    """The epilog is Slurm's own, and there is none unless it is asked for."""
+    assert settings(slurm_conf(replace(SPEC, epilog=Path("/srv/epilog.sh")), MACHINE))["Epilog"] == "/srv/epilog.sh"
+    assert "Epilog" not in settings(slurm_conf(SPEC, MACHINE))
+
+
+def test_the_filter_knows_what_it_can_see() -> None:
+    """The filter names the fields of the options that it can see; without any there is no filter."""
+    text = filter_text(SHAPE)
+    assert text is not None
+    assert '{["--mem"] = "pn_min_memory"}' in text and '{["--account"] = "account"}' in text
+    assert can_see("--mem") and not can_see("--export")
+    assert filter_text(replace(SHAPE, forbid=("--export",), require=())) is None
+    assert "JobSubmitPlugins=lua" in slurm_conf(SHAPED, MACHINE).splitlines()
+    assert "JobSubmitPlugins" not in slurm_conf(SPEC, MACHINE)
 
 
 def test_slurmdbd_conf_reaches_only_its_own_database() -> None:
@@ -149,6 +244,8 @@ def test_spec_survives_json() -> None:
     spec = ClusterSpec(Path("/srv/x"), 3, 2, 4, 4000, accounting=False, user="ann", shared=Path("/srv/runs"))
     assert spec_from_json(spec.to_json()) == spec
     assert spec_from_json(SPEC.to_json()) == SPEC
+    shaped = replace(SHAPED, paper=True, epilog=Path("/srv/epilog.sh"))
+    assert spec_from_json(shaped.to_json()) == shaped
 
 
 @pytest.mark.parametrize(
@@ -162,11 +259,15 @@ def test_spec_survives_json() -> None:
         ({"state": Path("/tmp/state")}, "--state"),
         ({"state": Path("/srv/" + "x" * 60)}, "--state"),
         ({"shared": Path("/dev/shm/x")}, "--shared"),
+        ({"epilog": Path("/tmp/epilog.sh")}, "--epilog"),
+        ({"own_shape": replace(SHAPE, accounts=("a b",))}, "--like"),
+        ({"own_shape": replace(SHAPE, queues=(replace(SHAPE.queues[0], name="gpu Nodes=ALL"),))}, "--like"),
+        ({"own_shape": replace(SHAPE, kinds=(replace(SHAPE.kinds[0], features=("a#b",)),))}, "--like"),
         ({"user": "root"}, "--user"),
         ({"user": "a b"}, "--user"),
     ],
 )
-def test_impossible_specs(change: dict[str, int | str | Path], where: str) -> None:
+def test_impossible_specs(change: dict[str, int | str | Path | Shape], where: str) -> None:
     """Each impossible option is named."""
     with pytest.raises(InputError) as caught:
         check_spec(replace(SPEC, **change))  # type: ignore[arg-type]

@@ -9,15 +9,16 @@ from pathlib import Path
 
 from slurm_llm.devcluster.config import ClusterSpec, Machine, Paths, slurmdbd_conf
 from slurm_llm.devcluster.daemons import SEARCH_PATH, Daemon, Daemons, listens
+from slurm_llm.devcluster.shape import Quality
 from slurm_llm.errors import SetupError, SlurmError
-from slurm_llm.process import Completed, run
+from slurm_llm.process import run
 
-ACCOUNT = "devcluster"
+NORMAL = "normal"
 MARIADB, SLURMDBD = "mariadbd", "slurmdbd"
 
 
 def ensure_accounting(spec: ClusterSpec, machine: Machine, daemons: Daemons) -> None:
-    """Start the database and slurmdbd unless they run, and register the cluster and its user."""
+    """Start the database and slurmdbd unless they run, and register the cluster, its accounts and its user."""
     paths = Paths(spec.state)
     password = _password(paths)
     write_private(paths.slurmdbd_conf, slurmdbd_conf(spec, machine, password), "slurm")
@@ -83,29 +84,38 @@ def _start_database(paths: Paths, machine: Machine, daemons: Daemons, password: 
 
 
 def _register(spec: ClusterSpec, paths: Paths) -> None:
-    """Add cluster, account and user once; root is registered by Slurm itself."""
-    listed = _sacctmgr(paths, "list", "association", "cluster=devcluster", "format=user")
-    if spec.user in listed.stdout.split():
-        return
-    for words in (
-        ("add", "cluster", "devcluster"),
-        ("add", "account", ACCOUNT, "cluster=devcluster", f"description={ACCOUNT}", "organization=slurm_llm"),
-        ("add", "user", spec.user, f"account={ACCOUNT}", "cluster=devcluster"),
-    ):
-        done = _sacctmgr(paths, *words)
-        if done.returncode and "already exist" not in done.stdout + done.stderr:
-            raise SlurmError(
-                f"sacctmgr {' '.join(words)}",
-                done.argv,
-                returncode=done.returncode,
-                stdout=done.stdout,
-                stderr=done.stderr,
-            )
+    """Add cluster, QOS, accounts and user, or change them; root is registered by Slurm itself."""
+    shape = spec.shape
+    cluster = f"cluster={shape.name}"
+    # An earlier shape may have given limits to the QOS that jobs have who name none.
+    plain = () if spec.own_shape is None or NORMAL in {one.name for one in shape.qualities} else (Quality(NORMAL),)
+    qualities = (*plain, *shape.qualities)
+    _sacctmgr(paths, "add", "cluster", shape.name)
+    for quality in qualities:
+        _sacctmgr(paths, "add", "qos", quality.name)
+        # Of an earlier cluster of this database the QOS of that name may have other limits; -1 takes one away.
+        limits = (f"MaxWall={quality.max_time or -1}", f"MaxTRESPerJob=node={quality.max_nodes or -1}")
+        _sacctmgr(paths, "modify", "qos", quality.name, "set", *limits, "Flags=DenyOnLimit")
+    for account in shape.accounts:
+        _sacctmgr(paths, "add", "account", account, cluster, f"description={account}", "organization=slurm_llm")
+        _sacctmgr(paths, "add", "user", spec.user, f"account={account}", cluster)
+    own = dict.fromkeys((NORMAL, *(quality.name for quality in qualities)))
+    _sacctmgr(paths, "modify", "user", "where", f"name={spec.user}", cluster, "set", f"qos={','.join(own)}")
 
 
-def _sacctmgr(paths: Paths, *words: str) -> Completed:
+def _sacctmgr(paths: Paths, *words: str) -> None:
+    """Run sacctmgr; what exists already is no failure."""
     env = {"PATH": SEARCH_PATH, "LC_ALL": "C", "SLURM_CONF": str(paths.slurm_conf)}
-    return run(["sacctmgr", "--immediate", "--noheader", "--parsable2", *words], env=env)
+    done = run(["sacctmgr", "--immediate", "--noheader", "--parsable2", *words], env=env)
+    told = done.stdout + done.stderr
+    if done.returncode and not any(text in told for text in ("already exist", "Nothing new added", "Nothing modified")):
+        raise SlurmError(
+            f"sacctmgr {' '.join(words)}",
+            done.argv,
+            returncode=done.returncode,
+            stdout=done.stdout,
+            stderr=done.stderr,
+        )
 
 
 def write_private(path: Path, text: str, owner: str) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from slurm_llm.devcluster.accounting import MARIADB, SLURMDBD, ensure_accounting
@@ -55,7 +55,8 @@ from slurm_llm.devcluster.nodes import (
     wait_for_nodes,
 )
 from slurm_llm.devcluster.packages import ensure_packages
-from slurm_llm.errors import InputError, Problem, RunNotFound, did_you_mean
+from slurm_llm.devcluster.submitfilter import filter_text
+from slurm_llm.errors import InputError, Problem, RunNotFound, SetupError, did_you_mean
 
 MUNGED, SLURMCTLD = "munged", "slurmctld"
 
@@ -127,21 +128,30 @@ def up(spec: ClusterSpec, say: Callable[[str], None] = silent) -> ClusterStatus:
     check_spec(spec)
     require_root()
     require_debian()
+    if spec.epilog is not None and not os.access(spec.epilog, os.X_OK):
+        raise InputError(Problem("--epilog", f"{spec.epilog} cannot be executed", "an executable file"))
     with exclusive():
         _check_state(spec)
         before = status(spec.state)
-        if before.all_up:
+        if before.all_up and before.spec == spec:
             say("is up already")
             return before
         ensure_packages(accounting=spec.accounting, say=say)
         cluster = _prepare(spec)
         _start_controller(cluster, say)
-        for node in spec.node_names:
-            start_node(cluster, node)
-            heal_node(cluster, node)
-        say(f"{spec.nodes} nodes")
-        wait_for_nodes(cluster, spec.node_names)
+        if not spec.paper:
+            _start_nodes(cluster, say)
+        _reserve(cluster)
     return status(spec.state)
+
+
+def _start_nodes(cluster: Cluster, say: Callable[[str], None]) -> None:
+    names = cluster.spec.node_names
+    for node in names:
+        start_node(cluster, node)
+        heal_node(cluster, node)
+    say(f"{len(names)} nodes")
+    wait_for_nodes(cluster, names)
 
 
 def down(state: Path, say: Callable[[str], None] = silent) -> bool:
@@ -171,6 +181,7 @@ def status(state: Path) -> ClusterStatus:
     # Without a controller, sinfo would try for half a minute to reach it.
     states = node_states(cluster) if daemons.running(SLURMCTLD) else {}
     wanted = (MUNGED, *((MARIADB, SLURMDBD) if cluster.spec.accounting else ()), SLURMCTLD)
+    # On paper every node is as the controller says, and nothing can happen to it.
     nodes = tuple(
         NodeStatus(
             name=node,
@@ -180,7 +191,7 @@ def status(state: Path) -> ClusterStatus:
             slurmd_pid=daemons.running(f"slurmd-{node}"),
             link=link_is_up(names, node),
         )
-        for index, node in enumerate(cluster.spec.node_names)
+        for index, node in enumerate(() if cluster.spec.paper else cluster.spec.node_names)
     )
     rows = tuple(DaemonStatus(name, daemons.running(name)) for name in wanted)
     return ClusterStatus(state, True, cluster.spec, cluster.spec.user, cluster.shared, rows, nodes)
@@ -213,7 +224,7 @@ def _check_state(spec: ClusterSpec) -> None:
     """Refuse other options than those of the cluster that is there, and a directory that is not ours."""
     paths = Paths(spec.state)
     if paths.record.exists():
-        if _load(paths).spec != spec:
+        if not _agree(_load(paths).spec, spec):
             what = "a cluster with other options is there"
             raise InputError(Problem(str(spec.state), what, todo="run `devcluster down` first"))
         return
@@ -222,6 +233,11 @@ def _check_state(spec: ClusterSpec) -> None:
     if spec.state.is_dir() and set(spec.state.iterdir()) - ours:
         what = "is neither empty nor a devcluster's"
         raise InputError(Problem(str(spec.state), what, "an empty directory"))
+
+
+def _agree(old: ClusterSpec, new: ClusterSpec) -> bool:
+    """Tell whether a cluster can be had from the one that is there: on paper any shape can."""
+    return old == (replace(new, own_shape=old.own_shape) if old.paper and new.paper else new)
 
 
 def _prepare(spec: ClusterSpec) -> Cluster:
@@ -233,17 +249,33 @@ def _prepare(spec: ClusterSpec) -> Cluster:
         kill_all_in(namespaces_of(spec.state))
         remove_network(spec.state)
         cluster = Cluster(spec, _discover(spec), spec.shared or ensure_user(spec.user))
+    elif cluster.spec != spec:
+        cluster = _reshaped(cluster, spec)
     paths.state.mkdir(mode=0o755, parents=True, exist_ok=True)
     _save(cluster)
     ensure_user(spec.user)
     ensure_directories(spec)
-    ensure_devices(spec)
+    _write_configuration(cluster)
+    ensure_network(spec, cluster.machine)
+    if not spec.paper:
+        ensure_devices(spec)
+        write_hosts(spec, cluster.machine)
+    return cluster
+
+
+def _reshaped(cluster: Cluster, spec: ClusterSpec) -> Cluster:
+    """End the controller of a cluster on paper and what it remembers; the database stays up."""
+    cluster.daemons.stop(SLURMCTLD, grace_s=0)
+    shutil.rmtree(cluster.paths.controller)
+    return replace(cluster, spec=spec)
+
+
+def _write_configuration(cluster: Cluster) -> None:
+    spec, paths = cluster.spec, cluster.paths
     paths.slurm_conf.write_text(slurm_conf(spec, cluster.machine))
     (paths.etc / "gres.conf").write_text(gres_conf(spec))
     (paths.etc / "cgroup.conf").write_text(cgroup_conf())
-    write_hosts(spec, cluster.machine)
-    ensure_network(spec, cluster.machine)
-    return cluster
+    (paths.etc / "job_submit.lua").write_text(filter_text(spec.shape) or "")
 
 
 def _discover(spec: ClusterSpec) -> Machine:
@@ -268,6 +300,19 @@ def _start_controller(cluster: Cluster, say: Callable[[str], None]) -> None:
     conf = str(paths.slurm_conf)
     pid = daemons.start(Daemon(SLURMCTLD, ("slurmctld", "-D", "-f", conf)), {"SLURM_CONF": conf})
     daemons.wait(SLURMCTLD, lambda: listens(pid, cluster.machine.ctld_port))
+
+
+def _reserve(cluster: Cluster) -> None:
+    """Make the reservations that are missing; they never end."""
+    spec, members = cluster.spec, list(cluster.spec.shape.members())
+    for one in spec.shape.reservations:
+        if cluster.slurm("scontrol", "show", "reservation", one.name).returncode == 0:
+            continue
+        nodes = ",".join(spec.node_names[place] for place in members[one.kind][1])
+        words = (f"reservationname={one.name}", f"users={spec.user}", f"nodes={nodes}")
+        done = cluster.slurm("scontrol", "create", "reservation", *words, "starttime=now", "duration=infinite")
+        if done.returncode:
+            raise SetupError(f"reservation {one.name}: {done.stderr.strip()}")
 
 
 def _start_munge(paths: Paths, daemons: Daemons) -> None:

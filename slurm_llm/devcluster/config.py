@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from slurm_llm.devcluster.shape import Shape, device_lines, node_lines, plain_shape, queue_lines, shape_from_tree
+from slurm_llm.devcluster.submitfilter import filter_text
 from slurm_llm.errors import InputError, Problem
 
 DEFAULT_STATE = Path("/var/lib/slurm_llm/devcluster")
-MAX_NODES = 200
+MAX_NODES, MAX_PAPER_NODES = 200, 10_000
 MAX_STATE_LENGTH = 48
 FIRST_NODE_ADDRESS = 11
 SLURMD_PORT = 6818
@@ -20,7 +22,11 @@ SLURMD_PORT = 6818
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """The options of a cluster; memory in MiB, `shared` is the tree that `cut` hides from a node."""
+    """The options of a cluster; memory in MiB, `shared` is the tree that `cut` hides from a node.
+
+    With an `own_shape` the numbers of nodes, GPUs, CPUs and memory do not count. On paper there is a controller that
+    knows the nodes and no slurmd: enough for `sbatch --test-only`. `epilog` is Slurm's Epilog.
+    """
 
     state: Path = DEFAULT_STATE
     nodes: int = 4
@@ -30,11 +36,19 @@ class ClusterSpec:
     accounting: bool = True
     user: str = "llm"
     shared: Path | None = None
+    own_shape: Shape | None = None
+    paper: bool = False
+    epilog: Path | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """The cluster's nodes, partitions and the rest."""
+        return self.own_shape or plain_shape(self.nodes, self.cpus_per_node, self.mem_per_node, self.gpus_per_node)
 
     @property
     def node_names(self) -> tuple[str, ...]:
         """Host names of the nodes, in order."""
-        return tuple(f"{names_of(self.state).node_prefix}{n}" for n in range(1, self.nodes + 1))
+        return tuple(f"{names_of(self.state).node_prefix}{n}" for n in range(1, self.shape.nodes + 1))
 
     def to_json(self) -> str:
         """Return the text that `spec_from_json` reads back."""
@@ -45,7 +59,9 @@ def spec_from_json(text: str) -> ClusterSpec:
     """Return the spec that `ClusterSpec.to_json` wrote."""
     data = json.loads(text)
     data["state"] = Path(data["state"])
-    data["shared"] = Path(data["shared"]) if data["shared"] else None
+    for name in ("shared", "epilog"):
+        data[name] = Path(data[name]) if data[name] else None
+    data["own_shape"] = shape_from_tree(data["own_shape"]) if data["own_shape"] else None
     return ClusterSpec(**data)
 
 
@@ -54,7 +70,7 @@ def check_spec(spec: ClusterSpec) -> None:
     mistakes = [
         Problem(f"--{name}", f"{value} is out of range", f"{low} to {high}")
         for name, value, low, high in (
-            ("nodes", spec.nodes, 1, MAX_NODES),
+            ("nodes", spec.shape.nodes, 1, MAX_PAPER_NODES if spec.paper else MAX_NODES),
             ("gpus-per-node", spec.gpus_per_node, 0, 64),
             ("cpus-per-node", spec.cpus_per_node, 1, 1024),
             ("mem-per-node", spec.mem_per_node, 256, 16_000_000),
@@ -63,8 +79,13 @@ def check_spec(spec: ClusterSpec) -> None:
     ]
     mistakes += [
         mistake
-        for name, path in (("state", spec.state), ("shared", spec.shared))
+        for name, path in (("state", spec.state), ("shared", spec.shared), ("epilog", spec.epilog))
         if path is not None and (mistake := _path_problem(f"--{name}", path)) is not None
+    ]
+    mistakes += [
+        Problem("--like", f"{word!r} cannot stand in slurm.conf", "letters, digits and ._+:=-")
+        for word in spec.shape.words
+        if not re.fullmatch(r"[A-Za-z0-9._+:=-]+", word)
     ]
     if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,30}", spec.user) or spec.user == "root":
         mistakes.append(Problem("--user", f"{spec.user!r} is not an ordinary user's name", "for example llm"))
@@ -203,14 +224,14 @@ def slurm_conf(spec: ClusterSpec, machine: Machine) -> str:
         _identity(spec, machine, paths),
         _limits(spec),
         _accounting(spec, machine),
-        _node_lines(spec, machine),
+        _layout(spec, machine),
     )
     return "\n".join(line for section in sections for line in section) + "\n"
 
 
 def _identity(spec: ClusterSpec, machine: Machine, paths: Paths) -> Sequence[str]:
     return (
-        "ClusterName=devcluster",
+        f"ClusterName={spec.shape.name}",
         f"SlurmctldHost={machine.host}({machine.controller})",
         f"SlurmctldPort={machine.ctld_port}",
         f"SlurmdPort={SLURMD_PORT}",
@@ -227,7 +248,9 @@ def _identity(spec: ClusterSpec, machine: Machine, paths: Paths) -> Sequence[str
         "SlurmdDebug=info",
         "MpiDefault=none",
         "ReturnToService=2",
-        "PrivateData=none",
+        # Nodes on paper are a cloud that is powered down, and sinfo hides that otherwise.
+        f"PrivateData={'cloud' if spec.paper else 'none'}",
+        *(() if spec.epilog is None else (f"Epilog={spec.epilog}",)),
     )
 
 
@@ -238,7 +261,7 @@ def _limits(spec: ClusterSpec) -> Sequence[str]:
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core_Memory",
         # A job that asks for no memory gets its share, so that two of them fit on a node.
-        f"DefMemPerCPU={spec.mem_per_node // spec.cpus_per_node}",
+        f"DefMemPerCPU={spec.shape.share_of_memory}",
         "JobAcctGatherType=jobacct_gather/linux",
         "JobAcctGatherFrequency=task=2",
         "JobAcctGatherParams=OverMemoryKill",
@@ -249,12 +272,24 @@ def _limits(spec: ClusterSpec) -> Sequence[str]:
         "SlurmdTimeout=15",
         "MinJobAge=300",
         "SchedulerParameters=sched_interval=5,bf_interval=5,batch_sched_delay=0",
+        *(() if spec.own_shape is None else _strictness(spec.own_shape)),
+    )
+
+
+def _strictness(shape: Shape) -> Sequence[str]:
+    """What makes Slurm refuse at once what it would else let wait, ignore or take."""
+    return (
+        "EnforcePartLimits=ALL",
+        "AllowSpecResourcesUsage=YES",
+        *(("JobSubmitPlugins=lua",) if filter_text(shape) else ()),
+        *((f"Licenses={','.join(shape.licenses)}",) if shape.licenses else ()),
     )
 
 
 def _accounting(spec: ClusterSpec, machine: Machine) -> Sequence[str]:
     if not spec.accounting:
         return ("AccountingStorageType=accounting_storage/none",)
+    names = spec.shape.gres_names
     return (
         "AccountingStorageType=accounting_storage/slurmdbd",
         f"AccountingStorageHost={machine.controller}",
@@ -262,31 +297,21 @@ def _accounting(spec: ClusterSpec, machine: Machine) -> Sequence[str]:
         # AuthInfo is not asked on the way to slurmdbd: the socket of munge has to be told once more.
         f"AccountingStoragePass={Paths(spec.state).munge_socket}",
         "AccountingStorageEnforce=associations,limits,qos",
-        *(("AccountingStorageTRES=gres/gpu",) if spec.gpus_per_node else ()),
+        *((f"AccountingStorageTRES={','.join(f'gres/{name}' for name in names)}",) if names else ()),
     )
 
 
-def _node_lines(spec: ClusterSpec, machine: Machine) -> Sequence[str]:
-    gres = f" Gres=gpu:{spec.gpus_per_node}" if spec.gpus_per_node else ""
-    shape = (
-        f"CPUs={spec.cpus_per_node} Boards=1 SocketsPerBoard=1 CoresPerSocket={spec.cpus_per_node}"
-        f" ThreadsPerCore=1 RealMemory={spec.mem_per_node}{gres} State=UNKNOWN"
-    )
-    return (
-        *(("GresTypes=gpu",) if spec.gpus_per_node else ()),
-        *(f"NodeName={name} NodeAddr={machine.address(index)} {shape}" for index, name in enumerate(spec.node_names)),
-        "PartitionName=batch Nodes=ALL Default=YES MaxTime=1-00:00:00 DefaultTime=01:00:00 State=UP",
-        "PartitionName=debug Nodes=ALL MaxTime=00:30:00 DefaultTime=00:10:00 State=UP",
-    )
+def _layout(spec: ClusterSpec, machine: Machine) -> Sequence[str]:
+    names = spec.node_names
+    addresses = None if spec.paper else [machine.address(index) for index in range(len(names))]
+    return (*node_lines(spec.shape, names, addresses), *queue_lines(spec.shape, names))
 
 
 def gres_conf(spec: ClusterSpec) -> str:
-    """Return gres.conf; every node names the same devices, which do nothing."""
-    if not spec.gpus_per_node:
+    """Return gres.conf; on paper there are no devices to name."""
+    if spec.paper:
         return "AutoDetect=off\n"
-    last = spec.gpus_per_node - 1
-    files = Paths(spec.state).gpus / (f"gpu[0-{last}]" if last else "gpu0")
-    return f"AutoDetect=off\nName=gpu File={files}\n"
+    return "\n".join(device_lines(spec.shape, spec.node_names, str(Paths(spec.state).gpus))) + "\n"
 
 
 def cgroup_conf() -> str:

@@ -90,7 +90,7 @@ def ensure_directories(spec: ClusterSpec) -> None:
     paths = Paths(spec.state)
     for path in (paths.state, paths.etc, paths.log, paths.pids, paths.gpus, paths.spool):
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
-    for node in spec.node_names:
+    for node in () if spec.paper else spec.node_names:
         (paths.spool / node).mkdir(mode=0o755, exist_ok=True)
     for path, owner in ((paths.munge, "munge"), (paths.controller, "slurm")):
         path.mkdir(mode=0o755, exist_ok=True)
@@ -102,7 +102,7 @@ def ensure_directories(spec: ClusterSpec) -> None:
 
 def ensure_devices(spec: ClusterSpec) -> None:
     """Make the character devices that stand for GPUs; each is another /dev/null."""
-    for index in range(spec.gpus_per_node):
+    for index in range(spec.shape.most_gpus):
         path = Paths(spec.state).gpus / f"gpu{index}"
         if not path.exists():
             os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(*NULL_DEVICE))

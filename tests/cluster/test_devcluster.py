@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,17 @@ from typing import Protocol
 
 import pytest
 
-from slurm_llm.devcluster import ClusterSpec, ClusterStatus, down, node_action, status, up
+from slurm_llm.devcluster import (
+    ClusterSpec,
+    ClusterStatus,
+    NodeKind,
+    Queue,
+    Shape,
+    down,
+    node_action,
+    status,
+    up,
+)
 from slurm_llm.devcluster.config import Paths, names_of
 from slurm_llm.devcluster.daemons import Daemons
 from slurm_llm.devcluster.namespaces import namespaces_of, processes_in
@@ -20,6 +31,7 @@ from slurm_llm.errors import InputError, NotReady, RunNotFound
 pytestmark = pytest.mark.cluster
 
 SECOND = Path("/var/lib/slurm_llm/devcluster-test")
+PAPER = Path("/var/lib/slurm_llm/devcluster-paper-test")
 
 
 class Cluster(Protocol):
@@ -164,6 +176,8 @@ def test_kill_leaves_nothing_on_the_node(second: ClusterStatus) -> None:
     node = second.nodes[0].name
     done = as_user(second.slurm_conf, second.user, "srun", "-w", node, "touch", "/dev/shm/mark")
     assert done.returncode == 0, done.stderr
+    # Killed while it ends the job, the node would be asked about it again only half a minute later.
+    wait_until(lambda: not as_user(second.slurm_conf, second.user, "squeue", "-h", "-w", node).stdout)
     node_action(SECOND, node, "kill")
     assert processes_in([names_of(SECOND).netns(node)]) == ()
     assert node_action(SECOND, node, "up").all_up
@@ -218,6 +232,37 @@ def test_up_refuses_a_directory_that_is_not_its_own() -> None:
     """A directory with somebody's files is never taken for a state directory."""
     with pytest.raises(InputError, match="neither empty nor"):
         up(ClusterSpec(state=Path("/usr/lib")))
+
+
+def test_up_refuses_an_epilog_that_cannot_run() -> None:
+    """Slurm would drain every node after its first job; it is said at once instead."""
+    with pytest.raises(InputError, match="cannot be executed"):
+        up(ClusterSpec(state=SECOND, epilog=Path("/etc/passwd")))
+    assert not status(SECOND).exists
+
+
+def test_a_cluster_on_paper_takes_another_shape_and_runs_nothing() -> None:
+    """Jobs are judged by the shape of the moment; there is no node, and `down` leaves nothing."""
+    first = Shape("first", (NodeKind(300, cpus=8, memory=8000),), (Queue("one", (0,), is_default=True),))
+    second = replace(first, name="second", queues=(Queue("two", (0,), is_default=True, max_nodes=4),))
+    spec = ClusterSpec(state=PAPER, user=os.environ.get("DEVCLUSTER_USER", "llm"), own_shape=first, paper=True)
+    down(PAPER)
+    try:
+        assert _judged(up(spec), "-p", "one", "-N", "300") == 0
+        assert _judged(up(replace(spec, own_shape=second)), "-p", "one", "-N", "4") != 0
+        assert _judged(status(PAPER), "-p", "two", "-N", "4") == 0
+        assert _judged(status(PAPER), "-p", "two", "-N", "5") != 0
+        assert status(PAPER).all_up and status(PAPER).nodes == ()
+        with pytest.raises(InputError, match="down"):
+            up(replace(spec, own_shape=None, paper=False))
+    finally:
+        down(PAPER)
+    assert [path.name for path in PAPER.iterdir()] == ["log"]
+    assert not any(names_of(PAPER).tag in path.name for path in Path("/sys/class/net").iterdir())
+
+
+def _judged(found: ClusterStatus, *options: str) -> int:
+    return as_user(found.slurm_conf, found.user, "sbatch", "--test-only", *options, "--wrap", "true").returncode
 
 
 def _daemons() -> Daemons:
