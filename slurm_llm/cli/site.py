@@ -26,7 +26,7 @@ SITE_COMMANDS = {
     "lint": ("sitetools", "Name every fault of profile files."),
     "init": ("sitetools", "Draft a profile from the live cluster."),
     "check": ("sitecheck", "Try a profile on the cluster: sbatch --test-only, or a one-minute probe."),
-    "epilog": ("sitecheck", "Print the Slurm epilog script that removes leftovers."),
+    "epilog": ("siteepilog", "Print the Slurm epilog script that removes leftovers."),
     "schema": ("site", "Print the JSON Schema of profile files, for editors."),
 }
 

@@ -1,0 +1,33 @@
+"""The Slurm epilog script for a site: the packaged one, with the site's node-local folders in it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from slurm_llm.assets import sites_dir
+from slurm_llm.errors import InputError, Problem
+from slurm_llm.sites.profile import SiteProfile
+
+SCRIPT = "epilog.sh"
+ALWAYS = "/tmp"
+_FOLDERS = f"folders=({ALWAYS})\n"
+
+
+def local_folders(profile: SiteProfile) -> tuple[str, ...]:
+    """Return `storage.local` of the site and of its partitions."""
+    return tuple(dict.fromkeys(profile.for_partition(name).storage.local for name in profile.partitions))
+
+
+def epilog_script(folders: Sequence[str]) -> str:
+    """Return the script that cleans `folders`, and /tmp always.
+
+    Raises:
+        InputError: every folder that is no absolute path.
+    """
+    wrong = [folder for folder in folders if not folder.startswith("/") or "\n" in folder]
+    if wrong:
+        raise InputError(Problem("--local", f"'{folder}' is no absolute path", "/scratch/local") for folder in wrong)
+    text = (sites_dir() / SCRIPT).read_text(encoding="utf-8")
+    words = dict.fromkeys((ALWAYS, *(folder.rstrip("/") or "/" for folder in folders)))
+    return text.replace(_FOLDERS, f"folders=({shlex.join(words)})\n", 1)
