@@ -116,10 +116,18 @@ class Preflight(Section):
 
 
 class Timeouts(Section):
-    """Limits in seconds, counted from the start of the server step."""
+    """Limits in seconds, after which a run counts as hung.
+
+    `ready_s`: from its start until it serves. `stall_s`: without a line in any rank's log and without work, while it
+    loads. `answer_s`: for the answer to a generation; one is asked for every `probe_s` while nothing else proves that
+    the model answers. `unready_s`: with a health that is not 200, once it has served.
+    """
 
     ready_s: Positive = 1800
+    stall_s: Positive = 600
     answer_s: Positive = 60
+    probe_s: Positive = 30
+    unready_s: Positive = 120
 
 
 class JobSpec(Section):

@@ -15,13 +15,15 @@ import threading
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from . import fold, journal, probe
+from . import fold, journal, nodes, probe, watchdog
 
 TICK_S = 0.2
 SETTLE_S = 0.3
 """How long after the first end other nodes' reports are awaited, so that the earliest one is named."""
-HEALTH_S = 5.0
+HEALTH_S = 1.0
 HELLO_S = 10.0
+GIVE_UP_S = 5.0
+"""How long the agents of the living nodes have for an end, once another node is lost."""
 AGENTS_S = 15.0
 """How long beyond Triton's exit timeout the agents may take to end."""
 
@@ -50,6 +52,12 @@ class Head:
         self.script = os.path.join(attempt_dir, "journal", "job.jsonl")
         self.script_read = 0
         self.hellos: Dict[str, str] = {}
+        limits = {name: float(self.plan[name]) for name in watchdog.Limits._fields}
+        self.watchdog = watchdog.Watchdog(watchdog.Limits(**limits))
+        self.alive = nodes.Nodes()
+        self.silent: Dict[int, bool] = {}
+        self.gave_up = False
+        self.give_up_at: Optional[float] = None
         self.nodes = int(self.plan["allocation"]["nodes"])
         self.order: Optional[str] = None
         self.leaders: Dict[int, Leader] = {}
@@ -90,12 +98,17 @@ class Head:
             self._read_script()
             self._take_answers()
             self._judge()
+            self._watch_nodes()
             self._give_order()
         if not self.finished and not self.asked:
             self.set_state("FAILED", "the node agents' step ended before the server")
 
     def _overdue(self) -> bool:
         """Tell whether the agents have had their time: a lost node's never answers."""
+        if self.give_up_at is not None and time.monotonic() > self.give_up_at:
+            self.give_up_at = None
+            # The script ends its sruns, which would wait for the lost node until Slurm gives it up too.
+            os.kill(os.getppid(), signal.SIGHUP)
         limit = self.plan["server"]["exit_timeout_s"] + AGENTS_S
         return self.finished_at is not None and time.monotonic() - self.finished_at > limit
 
@@ -132,6 +145,13 @@ class Head:
         return True
 
     def _note_agent(self, item: journal.Record) -> None:
+        if item["kind"] == "bye":
+            self.alive.forget(item["node"])
+        elif "node" in item:
+            self.alive.heard(item["node"], time.monotonic())
+        if item["kind"] == "beat":
+            self.watchdog.beat(item)
+            return
         if item["kind"] != "sample":
             self.records.append(item)
         if item["kind"] == "hello" and item.get("step"):
@@ -170,18 +190,26 @@ class Head:
         threading.Thread(target=self._probe, args=(leader,), daemon=True).start()
 
     def _probe(self, leader: Leader) -> None:
-        """Ask until one generation is answered, then ask for health now and then (in a thread of its own)."""
+        """Ask until one generation is answered; then for health, and now and then for a generation (in a thread)."""
         path, body = self.plan["probe"]["path"], self.plan["probe"]["body"]
-        pause = 0.1
+        limits, pause, next_at = self.watchdog.limits, 0.1, 0.0
         while True:
             answer = probe.ready(leader.host, leader.http)
-            if answer.ok and leader.instance not in self.answered:
-                answer = probe.generate(leader.host, leader.http, path, body, self.plan["answer_s"])
+            if answer.ok and time.monotonic() >= next_at:
+                before = self._count(leader)
+                answer = probe.generate(leader.host, leader.http, path, body, limits.answer_s)
                 if answer.ok:
                     self.answered.add(leader.instance)
-                    pause = HEALTH_S
+                    pause, next_at = HEALTH_S, time.monotonic() + limits.probe_s
+                elif leader.instance in self.answered:
+                    # Some models count a request as it comes in, others as it is answered: ours may be one.
+                    busy = (self._count(leader) or 0) - (before or 0) > 1
+                    self.silent[leader.instance] = busy
             self.answers.put((leader, answer))
             time.sleep(pause)
+
+    def _count(self, leader: Leader) -> Optional[int]:
+        return probe.requests_answered(leader.host, leader.http, self.plan["server"]["model_name"])
 
     def _take_answers(self) -> None:
         while not self.answers.empty():
@@ -189,11 +217,37 @@ class Head:
             self.last_answer = str(answer.status or answer.body)
             if leader.instance not in self.answered or self.asked or self.failed_at is not None:
                 continue
-            if answer.ok and len(self.answered) == len(self.plan["instances"]):
+            stall = self.watchdog.health(leader.instance, answer, time.monotonic())
+            busy = self.silent.pop(leader.instance, None)
+            if stall is None and busy is not None:
+                stall = self.watchdog.silence(leader.instance, busy)
+            if stall is not None:
+                self._stalled(stall)
+            elif answer.ok and len(self.answered) == len(self.plan["instances"]):
                 self._serve()
             elif not answer.ok and self.state == "READY":
                 said = answer.status or answer.body
                 self.set_state("DEGRADED", "leader of instance %d: %s" % (leader.instance, said))
+
+    def _stalled(self, stall: watchdog.Stall) -> None:
+        rank = None if stall.culprit is None else stall.culprit.rank
+        rates = {
+            str(key): [round(own.user, 3), round(own.system, 3), round(own.naps, 1), own.states]
+            for key, own in self.watchdog.progress.rates().items()
+        }
+        self.note("stall", rank=rank, what=stall.describe(), rates=rates)
+        self._fail(stall.describe())
+
+    def _watch_nodes(self) -> None:
+        """Fail when a node is gone; the script must then give up its sruns, which wait for that node."""
+        lost = self.alive.lost(time.monotonic())
+        if lost is None or self.gave_up:
+            return
+        self.gave_up = True
+        self.note("lost", node=lost.node, silent_s=round(lost.silent_s, 1), why=lost.why)
+        if not self.failed and not self.asked:
+            self._fail("node %s is lost: %s" % (lost.node, lost.why))
+        self.give_up_at = time.monotonic() + GIVE_UP_S
 
     def _serve(self) -> None:
         if self.state == "READY":
@@ -243,8 +297,10 @@ class Head:
         if self.failed_at is None:
             if self._rank_has_ended():
                 self.failed_at = now
-            elif self.state in ("STARTING", "LOADING") and now - self.started > self.plan["ready_s"]:
-                self._fail("not ready within %d s: %s" % (self.plan["ready_s"], self._waiting_for()))
+            elif self.state in ("STARTING", "LOADING"):
+                stall = self.watchdog.loading(now - self.started, time.time(), self._waiting_for)
+                if stall is not None:
+                    self._stalled(stall)
         elif now - self.failed_at >= SETTLE_S:
             facts = fold.fold(journal.in_order(self.records), self.ranks)
             end = facts.first_end

@@ -31,6 +31,14 @@ def append(path: str, item: Record) -> bool:
     return True
 
 
+def size(path: str) -> int:
+    """Return the size of a file in bytes, 0 when it cannot be seen."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
 def parse(data: bytes) -> List[Record]:
     """Return the records in `data`; lines that are torn or not ours are left out."""
     return [item for item in map(parse_line, data.split(b"\n")) if item is not None]

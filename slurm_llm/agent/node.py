@@ -16,6 +16,8 @@ from . import clocks, journal, leftovers, processes
 SCAN_FAST_S = 0.2
 SCAN_SLOW_S = 1.0
 SAMPLE_S = 10.0
+BEAT_S = 2.0
+"""How often the head hears from the agent; beats go through srun's pipe alone, never to the file system."""
 FIRST_SAMPLE_S = 1.0
 CLEAN_S = 10.0
 YOUNG_S = 5.0
@@ -65,12 +67,18 @@ class Agent:
         self.mains: Set[int] = set()
         self.have_main: Set[int] = set()
         self.leader_left = False
+        self.unwritten = False
         self.last_new = time.monotonic()
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Write one record to the journal, and to standard output, where the head reads it at once."""
         item = journal.record(kind, node=self.node, **fields)
-        journal.append(self.path, item)
+        if not journal.append(self.path, item) and not self.unwritten:
+            self.unwritten = True
+            self._tell(journal.record("warning", text="node %s cannot write to %s" % (self.node, self.path)))
+        self._tell(item)
+
+    def _tell(self, item: journal.Record) -> None:
         try:
             os.write(1, journal.line(item))
         except OSError:
@@ -85,8 +93,11 @@ class Agent:
         self.emit("hello", step=os.environ.get("SLURM_STEP_ID", ""), pid=os.getpid(), swept=removed, shm_free_mib=free)
         if self.options.clocks:
             clocks.lock_aside(self.options.clocks, self._tell_clocks)
-        next_sample = float("inf")
+        next_sample, next_beat = float("inf"), 0.0
         while not self._finished():
+            if time.monotonic() >= next_beat:
+                self._beat()
+                next_beat = time.monotonic() + BEAT_S
             self._scan()
             self._look_for_loaded()
             if self.stopping:
@@ -183,6 +194,23 @@ class Agent:
             for key, value in processes.usage(item.pid).items():
                 total[key] = round(total[key] + value, 1)
         self.emit("sample", ranks=ranks, shm_free_mib=processes.shm_free_mib())
+
+    def _beat(self) -> None:
+        ranks: Dict[str, Dict[str, Any]] = {}
+        for item in self.watched.values():
+            own = ranks.setdefault(str(item.rank), {"u": 0.0, "s": 0.0, "n": 0, "st": ""})
+            seen = processes.activity(item.pid)
+            own["u"] = round(own["u"] + seen["user_s"], 2)
+            own["s"] = round(own["s"] + seen["system_s"], 2)
+            # The server's own threads nap all the time; what computes below it does not unless it waits.
+            own["n"] += 0 if item.pid in self.mains and self._has_children(item.rank) else seen["naps"]
+            own["st"] += seen["state"]
+        for rank, own in ranks.items():
+            own["log"] = journal.size(os.path.join(self.options.attempt_dir, "rank-%s.log" % rank))
+        self._tell(journal.record("beat", node=self.node, ranks=ranks))
+
+    def _has_children(self, rank: int) -> bool:
+        return any(item.rank == rank and item.pid not in self.mains for item in self.watched.values())
 
     def _wait(self) -> None:
         eager = self.stopping or time.monotonic() - self.last_new < EAGER_S or len(self._mains()) < self.options.ranks

@@ -45,3 +45,17 @@ def generate(host: str, port: int, path: str, body: str, timeout_s: float) -> An
         except ValueError:
             return Answer(None, "the answer is not JSON: %r" % answer.body[:200])
     return answer
+
+
+def requests_answered(host: str, port: int, model: str, timeout_s: float = 5.0) -> Optional[int]:
+    """Return how many requests the model has answered, with an error or without; None when Triton does not say.
+
+    Triton's statistics extension (server/docs/protocol/extension_statistics.md): counts of each model's version.
+    """
+    answer = request(host, port, "GET", "/v2/models/%s/stats" % model, timeout_s=timeout_s)
+    try:
+        found = json.loads(answer.body)["model_stats"]
+        kinds = [item["inference_stats"][kind] for item in found for kind in ("success", "fail")]
+        return sum(int(kind["count"]) for kind in kinds)
+    except (ValueError, KeyError, TypeError):
+        return None

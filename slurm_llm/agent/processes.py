@@ -3,7 +3,7 @@
 import os
 import signal
 import socket
-from typing import Dict, Iterable, List, NamedTuple, Optional, Set
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 TAG = "LLMRUN_TAG"
 RANK = "LLMRUN_RANK"
@@ -155,6 +155,22 @@ def usage(pid: int) -> Dict[str, float]:
     ticks = os.sysconf("SC_CLK_TCK")
     page_mib = os.sysconf("SC_PAGE_SIZE") / 1048576.0
     return {"rss_mib": int(fields[21]) * page_mib, "cpu_s": (int(fields[11]) + int(fields[12])) / ticks}
+
+
+def activity(pid: int) -> Dict[str, Any]:
+    """Return CPU seconds in user and system mode, voluntary naps of the main thread, and the state's letter.
+
+    proc(5): `stat` fields 3, 14 and 15 of the whole process, `voluntary_ctxt_switches` of its main thread.
+    """
+    fields = stat_fields(pid)
+    if len(fields) < 22:
+        return {"user_s": 0.0, "system_s": 0.0, "naps": 0, "state": "X"}
+    ticks = os.sysconf("SC_CLK_TCK")
+    naps = 0
+    for row in _read("/proc/%d/status" % pid).splitlines():
+        if row.startswith(b"voluntary_ctxt_switches:"):
+            naps = int(row.split()[1])
+    return {"user_s": int(fields[11]) / ticks, "system_s": int(fields[12]) / ticks, "naps": naps, "state": fields[0]}
 
 
 def node_name() -> str:

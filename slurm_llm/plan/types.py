@@ -183,7 +183,10 @@ class Plan:
     dev_shm_mib: int
     kill_wait_s: int
     ready_s: int
+    stall_s: int
     answer_s: int
+    probe_s: int
+    unready_s: int
     prologue: str | None
     step_prologue: str | None
     epilogue: str | None
