@@ -175,7 +175,9 @@ def write_run(rendered: Rendered) -> None:
     final = rendered.paths.root
     draft = final.with_name(f".{final.name}.tmp")
     try:
-        draft.mkdir(parents=True)
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        # Variables of a spec may hold tokens: the folder is the user's alone, whatever the umask.
+        draft.mkdir(mode=0o700)
         for name, text in rendered.texts.items():
             path = draft / name
             path.parent.mkdir(parents=True, exist_ok=True)

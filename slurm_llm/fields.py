@@ -112,7 +112,7 @@ def _node_set(value: str) -> str:
 def _words(value: str) -> str:
     if not value.split():
         raise ValueError("must name a program")
-    return value
+    return " ".join(value.split())
 
 
 def _shell_text(value: str) -> str:

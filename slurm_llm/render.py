@@ -107,8 +107,10 @@ def _job_variables(plan: Plan, target: Target) -> dict[str, object]:
         "module_commands": _module_commands(plan.modules),
         "job_options": JOB_OPTIONS,
         "helper_step": shlex.join(helper_step(plan)),
-        "agent_options": f" --clocks {plan.gpu_clocks}" if plan.gpu_clocks else "",
+        "agent_options": f" --clocks {shlex.quote(plan.gpu_clocks)}" if plan.gpu_clocks else "",
         "preflight_step": shlex.join(world_step(plan, run_dir)),
+        # With --gpu-bind=none Slurm tells a task nothing of its GPUs.
+        "preflight_gpus": 0 if plan.step.gpu_bind == "none" else plan.allocation.gpus.per_node,
         "preflight_options": _preflight_options(plan),
         "server_steps": [(one, shlex.join(world_step(plan, run_dir, one))) for one in plan.instances],
         "stop_s": plan.server.exit_timeout_s + STOP_SPARE_S,
@@ -126,7 +128,8 @@ def _shared_variables(plan: Plan, python: str) -> dict[str, object]:
 
 
 def _preflight_options(plan: Plan) -> str:
-    words = [] if plan.step.by_srun else ["--no-srun"]
+    words = ["--mpi"] if plan.preflight_mpi else []
+    words += [] if plan.step.by_srun else ["--no-srun"]
     words += [] if plan.interface is None else ["--interface", plan.interface]
     return "".join(f" {shlex.quote(word)}" for word in words)
 

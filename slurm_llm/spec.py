@@ -153,7 +153,7 @@ class JobSpec(Section):
     triton: TritonOptions = TritonOptions()
     engine_args: dict[str, JsonValue] = {}  # noqa: RUF012
     env: Environment = {}  # noqa: RUF012
-    gpu_clocks: Annotated[str, Field(pattern=r"^\d+(,\d+)?$")] | None = None
+    gpu_clocks: Annotated[str, Field(pattern=r"^[0-9]+(,[0-9]+)?$")] | None = None
     """Clocks of the GPUs in MHz, `LOWEST,HIGHEST` or one number: `nvidia-smi -lgc`, where the site allows it."""
     site: dict[NonEmpty, JsonValue] = {}  # noqa: RUF012
     """Laid over the site's profile for this job, in the profile's own keys."""

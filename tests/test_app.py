@@ -412,3 +412,24 @@ def test_variables_in_paths_are_replaced_when_a_job_is_rendered(tmp_path: Path) 
     assert rendered.paths.root.parent == tmp_path / "logs"
     with pytest.raises(InputError, match=r"storage\.hf_home: '\$SCRATCH/hf' uses \$SCRATCH, which is not set"):
         _rendered(_site_job(around, site), _around(tmp_path, WORK=str(tmp_path)))
+
+
+def test_a_run_directory_is_its_users_alone(tmp_path: Path) -> None:
+    """Variables of a spec may be tokens, whatever the umask says."""
+    around = _around(tmp_path)
+    rendered = _rendered(_job(env={"HF_TOKEN": "x"}), around)
+    before = os.umask(0o022)
+    try:
+        write_run(rendered)
+    finally:
+        os.umask(before)
+    assert rendered.paths.root.stat().st_mode & 0o777 == 0o700
+
+
+def test_hf_home_is_one_folder(tmp_path: Path) -> None:
+    """A variable that the site or the spec sets itself wins over the site's storage, and is set once."""
+    site: dict[str, Tree] = {"storage": {"hf_home": "/storage"}, "env": {"set": {"HF_HOME": "/site"}}}
+    around = _around(tmp_path)
+    for values, home in (({}, "/site"), ({"env": {"HF_HOME": "/spec"}}, "/spec")):
+        text = _rendered(_site_job(around, site, **values), around).texts["job.sub"]
+        assert [line for line in text.splitlines() if "HF_HOME" in line] == [f"export HF_HOME={home}"]

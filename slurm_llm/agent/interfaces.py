@@ -1,21 +1,19 @@
 """Addresses of this node's network interfaces, from the kernel alone."""
 
 import fcntl
-import os
 import socket
 import struct
 import sys
 from typing import List
 
 SIOCGIFADDR = 0x8915
-NET = "/sys/class/net"
 IF_INET6 = "/proc/net/if_inet6"
 
 
 def names() -> List[str]:
-    """Return the names of the interfaces."""
+    """Return the names of the interfaces; /sys may show those of another network namespace."""
     try:
-        return sorted(os.listdir(NET))
+        return sorted(name for _, name in socket.if_nameindex())
     except OSError:
         return []
 

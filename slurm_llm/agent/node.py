@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
@@ -68,6 +69,7 @@ class Agent:
         self.have_main: Set[int] = set()
         self.leader_left = False
         self.unwritten = False
+        self.locking: Optional[threading.Thread] = None
         self.last_new = time.monotonic()
 
     def emit(self, kind: str, **fields: Any) -> None:
@@ -92,7 +94,7 @@ class Agent:
         free = processes.shm_free_mib()
         self.emit("hello", step=os.environ.get("SLURM_STEP_ID", ""), pid=os.getpid(), swept=removed, shm_free_mib=free)
         if self.options.clocks:
-            clocks.lock_aside(self.options.clocks, self._tell_clocks)
+            self.locking = clocks.lock_aside(self.options.clocks, self._tell_clocks)
         next_sample, next_beat = float("inf"), 0.0
         while not self._finished():
             if time.monotonic() >= next_beat:
@@ -287,9 +289,12 @@ class Agent:
             self.emit("clocks", locked=self.options.clocks)
 
     def _bye(self) -> None:
-        if self.options.clocks:
-            clocks.reset()
         removed = leftovers.remove(self.options.tag, self.options.local_dir, self.mapped)
+        if self.locking is not None:
+            self.locking.join()
+            wrong = clocks.reset()
+            if wrong:
+                self.emit("warning", text="GPU clocks of node %s are not given back: %s" % (self.node, wrong))
         self.emit("bye", removed=removed)
 
 
@@ -312,8 +317,6 @@ def _send(pid: int, number: int) -> None:
 
 def clean(tag: str, local_dir: str, locked: str) -> int:
     """End what is left of a run on this node and remove its leftovers, in place of an agent that is gone."""
-    if locked:
-        clocks.reset()
     node, mapped = processes.node_name(), set()
     deadline = time.monotonic() + CLEAN_S
     found = processes.find(tag, node, processes.pids())
@@ -324,6 +327,8 @@ def clean(tag: str, local_dir: str, locked: str) -> int:
         time.sleep(0.1)
         found = processes.find(tag, node, processes.pids())
     leftovers.remove(tag, local_dir, mapped)
+    if locked:
+        clocks.reset()
     return 0
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -119,6 +120,17 @@ def silent(message: str) -> None:
     """Take a progress message and say nothing."""
 
 
+def _check_epilog(path: Path) -> None:
+    """Refuse a file that is no program, or that others than root could change: root runs it on every node."""
+    if not os.access(path, os.X_OK):
+        raise InputError(Problem("--epilog", f"{path} cannot be executed", "an executable file"))
+    for part in (path, *path.parents):
+        found = part.stat()
+        if found.st_uid != 0 or (found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX):
+            what = f"{part} could be changed by others than root, who runs it"
+            raise InputError(Problem("--epilog", what, "a file of root's below folders of root's", "copy it to /etc"))
+
+
 def up(spec: ClusterSpec, say: Callable[[str], None] = silent) -> ClusterStatus:
     """Bring a cluster up, or bring back what died of it, and wait until every node takes jobs.
 
@@ -128,8 +140,8 @@ def up(spec: ClusterSpec, say: Callable[[str], None] = silent) -> ClusterStatus:
     check_spec(spec)
     require_root()
     require_debian()
-    if spec.epilog is not None and not os.access(spec.epilog, os.X_OK):
-        raise InputError(Problem("--epilog", f"{spec.epilog} cannot be executed", "an executable file"))
+    if spec.epilog is not None:
+        _check_epilog(spec.epilog)
     with exclusive():
         _check_state(spec)
         before = status(spec.state)

@@ -41,7 +41,8 @@ def takes_whole_nodes(partition: Partition, layout: Layout) -> bool:
 def _gpus(partition: Partition, layout: Layout) -> Gpus:
     request = partition.gpu_request
     step = request.style if request.step == "same" else request.step
-    count = partition.gpus_per_node if partition.whole_node else layout.ranks_per_node
+    whole = partition.whole_node and request.style != "gpus_per_task"
+    count = partition.gpus_per_node if whole else layout.ranks_per_node
     wanted = partition.gpus_per_node > 0 and (request.style != "none" or step != "none")
     kind = partition.gpu.slurm_type if request.typed else None
     return Gpus(count if wanted else 0, request.style, step, kind, request.name)

@@ -99,7 +99,7 @@ def _compose(spec: JobSpec, own: _Decided, version: SlurmVersion | None) -> Plan
         probe=own.engine.probe(server),
         python=site.python,
         local_dir=site.storage.local.rstrip("/") or "/tmp",
-        hf_home=None if "HF_HOME" in spec.env else site.storage.hf_home,
+        hf_home=None if "HF_HOME" in dict(own.environment.set) else site.storage.hf_home,
         env=own.environment,
         modules=build_modules(site),
         ulimits=build_ulimits(site),

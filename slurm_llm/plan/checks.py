@@ -69,7 +69,8 @@ def check_site(spec: JobSpec, site: SiteProfile) -> list[Problem]:
 def _check_offline(spec: JobSpec, site: SiteProfile) -> list[Problem]:
     if site.network.internet != "none" or spec.engine == "rehearsal" or spec.model is None:
         return []
-    if spec.model.startswith(("/", "./", "../", "~", "$")) or site.storage.hf_home or "HF_HOME" in spec.env:
+    cached = site.storage.hf_home is not None or "HF_HOME" in (spec.env | site.env.set)
+    if cached or spec.model.startswith(("/", "./", "../", "~", "$")):
         return []
     what = f"'{spec.model}' would be downloaded, and compute nodes of site {site.name} have no internet"
     return [Problem("model", what, "a path", "download it on a login node and give its path, or set HF_HOME in env")]

@@ -13,6 +13,7 @@ from slurm_llm.spec import JobSpec
 
 _SPEC_FIELDS = {
     "resources.mem_per_node": "mem",
+    "resources.cpus_per_rank": "cpus-per-task",
     "resources.time": "time",
     "account": "account",
     "qos": "qos",
@@ -37,7 +38,7 @@ def _forbidden(spec: JobSpec, site: SiteProfile) -> list[Problem]:
             problems.append(Problem(field, what, todo=f"remove `{field}`"))
     for index, option in enumerate(spec.sbatch_extra):
         if option_name(option) in forbidden:
-            what = f"site {site.name} refuses jobs with {option.partition('=')[0]}"
+            what = f"site {site.name} refuses jobs with --{option_name(option)}"
             problems.append(Problem(f"sbatch_extra[{index}]", what, todo="remove it"))
     return problems
 

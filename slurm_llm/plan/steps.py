@@ -83,7 +83,7 @@ def sbatch_options(plan: Plan, output: str) -> tuple[str, ...]:
 
 def stop_warning_s(time: str | None) -> int:
     """Return how many seconds ahead of the time limit the job is to be told."""
-    limit = None if time is None else parse_time(time)
+    limit = (None if time is None else parse_time(time)) or None
     return STOP_WARNING_S if limit is None else min(STOP_WARNING_S, max(LEAST_WARNING_S, limit // 5))
 
 

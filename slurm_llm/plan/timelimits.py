@@ -7,7 +7,8 @@ from slurm_llm.sites.profile import Partition
 from slurm_llm.slurm.formats import format_time, parse_time
 from slurm_llm.spec import JobSpec
 
-HOUR_S = 3600
+HOUR_S, MINUTE_S = 3600, 60
+"""Slurm counts limits in whole minutes, rounded up."""
 
 
 def choose_time(spec: JobSpec, partition: Partition, nodes: int) -> str | None:
@@ -15,7 +16,7 @@ def choose_time(spec: JobSpec, partition: Partition, nodes: int) -> str | None:
     if spec.resources.time is not None or partition.time.default is None:
         return spec.resources.time
     longest, _ = longest_time(partition, nodes)
-    wanted = parse_time(partition.time.default)
+    wanted = parse_time(partition.time.default) or None
     if longest is not None and (wanted is None or wanted > longest):
         return format_time(longest)
     return partition.time.default
@@ -51,6 +52,7 @@ def longest_time(partition: Partition, nodes: int | None) -> tuple[int | None, s
         first = min(fitting, key=lambda rule: rule.max_nodes)
         limits.append((parse_time(first.max), f"for up to {first.max_nodes} nodes"))
     if nodes is not None and rules.node_hours is not None:
-        limits.append((int(rules.node_hours * HOUR_S / nodes), f"for {rules.node_hours:g} node-hours"))
+        whole = int(rules.node_hours * HOUR_S / nodes) // MINUTE_S * MINUTE_S
+        limits.append((whole, f"for {rules.node_hours:g} node-hours"))
     finite = [(seconds, where) for seconds, where in limits if seconds is not None]
     return min(finite) if finite else (None, "")

@@ -15,40 +15,40 @@ def _table(rows: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 MANAGED_SBATCH = _table(
     (
-        ("array a job-name J open-mode output o error e input i chdir D signal wrap parsable", ""),
+        ("array job-name open-mode output error input chdir signal wrap parsable", ""),
         ("export export-file get-user-env container requeue no-requeue het-group", ""),
-        ("nodes N ntasks n ntasks-per-node ntasks-per-gpu ntasks-per-core ntasks-per-socket", _SIZES),
-        ("cpus-per-task c cpus-per-gpu hint threads-per-core", _CPUS),
+        ("nodes ntasks ntasks-per-node ntasks-per-gpu ntasks-per-core ntasks-per-socket", _SIZES),
+        ("cpus-per-task cpus-per-gpu hint threads-per-core", _CPUS),
         ("mem mem-per-cpu mem-per-gpu", "resources.mem_per_node, or memory of the partition"),
-        ("gres gpus G gpus-per-node gpus-per-task gpus-per-socket", _GPUS),
-        ("time t", "resources.time, or time of the partition"),
-        ("partition p", "partition"),
-        ("account A", "account"),
-        ("qos q", "qos"),
-        ("constraint C", "constraint"),
+        ("gres gpus gpus-per-node gpus-per-task gpus-per-socket", _GPUS),
+        ("time", "resources.time, or time of the partition"),
+        ("partition", "partition"),
+        ("account", "account"),
+        ("qos", "qos"),
+        ("constraint", "constraint"),
         ("reservation", "reservation"),
-        ("exclude x", "exclude_nodes"),
-        ("clusters cluster M", "slurm.clusters"),
+        ("exclude", "exclude_nodes"),
+        ("clusters cluster", "slurm.clusters"),
         ("exclusive", "exclusive of the partition"),
         ("segment", "segment of the partition"),
-        ("licenses L", "licenses of the partition"),
+        ("licenses", "licenses of the partition"),
         ("network", "network.flags"),
         ("switches", "switches of the partition"),
-        ("core-spec S", "core_spec of the partition"),
+        ("core-spec", "core_spec of the partition"),
         ("wait-all-nodes", "wait_all_nodes of the partition"),
-        ("distribution m", "distribution of the partition"),
+        ("distribution", "distribution of the partition"),
     )
 )
 """Option of sbatch, without dashes → the key to use instead; empty where there is none."""
 
 MANAGED_SRUN = _table(
     (
-        ("nodes N ntasks n ntasks-per-node relative r label l unbuffered u overlap exact kill-on-bad-exit K", ""),
-        ("output o error e input i chdir D export multi-prog pty het-group jobid distribution m", ""),
-        ("cpus-per-task c", _CPUS),
-        ("gres gpus G gpus-per-node gpus-per-task", _GPUS),
+        ("nodes ntasks ntasks-per-node relative label unbuffered overlap exact kill-on-bad-exit", ""),
+        ("output error input chdir export multi-prog pty het-group jobid distribution", ""),
+        ("cpus-per-task", _CPUS),
+        ("gres gpus gpus-per-node gpus-per-task", _GPUS),
         ("mpi", "launcher.mpi"),
-        ("wait W", "launcher.step.wait_s"),
+        ("wait", "launcher.step.wait_s"),
         ("cpu-bind", "launcher.step.cpu_bind"),
         ("gpu-bind", "launcher.step.gpu_bind"),
         ("network", "network.flags"),
@@ -58,6 +58,50 @@ MANAGED_SRUN = _table(
 """The same for srun."""
 
 
+_LETTERS = {
+    "A": "account",
+    "a": "array",
+    "b": "begin",
+    "C": "constraint",
+    "c": "cpus-per-task",
+    "D": "chdir",
+    "d": "dependency",
+    "e": "error",
+    "F": "nodefile",
+    "G": "gpus",
+    "H": "hold",
+    "I": "immediate",
+    "i": "input",
+    "J": "job-name",
+    "K": "kill-on-bad-exit",
+    "k": "no-kill",
+    "L": "licenses",
+    "l": "label",
+    "M": "clusters",
+    "m": "distribution",
+    "N": "nodes",
+    "n": "ntasks",
+    "O": "overcommit",
+    "o": "output",
+    "p": "partition",
+    "Q": "quiet",
+    "q": "qos",
+    "r": "relative",
+    "S": "core-spec",
+    "s": "oversubscribe",
+    "T": "threads",
+    "t": "time",
+    "u": "unbuffered",
+    "v": "verbose",
+    "W": "wait",
+    "w": "nodelist",
+    "x": "exclude",
+}
+"""Short options of sbatch and srun (sbatch(1), srun(1))."""
+
+
 def option_name(option: str) -> str:
-    """Return the name of one option as it is written, without dashes and value: `mem` of `--mem=4G`, `n` of `-n4`."""
-    return option[2:].partition("=")[0] if option.startswith("--") else option[1:2]
+    """Return the long name of one option, without dashes and value: `mem` of `--mem=4G`, `ntasks` of `-n4`."""
+    if option.startswith("--"):
+        return option[2:].partition("=")[0]
+    return _LETTERS.get(option[1:2], option[1:2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from slurm_llm.agent import clocks
 
 SUDO = """#!/bin/sh
+sleep "${CLOCKS_SLEEP:-0}"
 printf '%s\\n' "$*" >>"$CLOCKS_LOG"
 [ -z "$CLOCKS_SAYS" ] || { echo "$CLOCKS_SAYS"; exit 1; }
 """
@@ -45,8 +47,12 @@ def test_a_node_without_sudo_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "No such file or directory" in clocks.lock("1410")
 
 
-def test_locking_does_not_hold_up_the_watch(log: Path) -> None:
-    """It runs in a thread of its own and tells how it went."""
+def test_locking_does_not_hold_up_the_watch(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver may take seconds: it runs in a thread of its own, which is awaited before the clocks are given back."""
+    monkeypatch.setenv("CLOCKS_SLEEP", "0.5")
     told: list[str] = []
-    clocks.lock_aside("1410", told.append).join(10)
+    began = time.monotonic()
+    thread = clocks.lock_aside("1410", told.append)
+    assert (time.monotonic() - began < 0.4, told) == (True, [])
+    thread.join(10)
     assert told == [""]

@@ -63,6 +63,8 @@ def test_whole_nodes_are_asked_for_whole() -> None:
     assert _asked(sbatch_options(plan, ""), "gpus") == ["--gpus-per-node=4"]
     assert plan.allocation.ranks_per_node == 2
     assert plan.warnings == ("only whole nodes are given: 2 of 4 GPUs of each node stay idle",)
+    tasks: dict[str, Tree] = {"whole_node": True, "gpu_request": {"style": "gpus_per_task"}}
+    assert make_plan(tasks, tensor_parallel_size=2).allocation.gpus.per_node == 2
 
 
 @pytest.mark.parametrize(
@@ -149,6 +151,11 @@ def test_a_partitions_key_becomes_its_option(key: str, value: Tree, option: str)
             "resources.time: 01:00:00 asked for: at most 00:45:00 for 1.5 node-hours: ask for less, or choose another",
         ),
         (
+            {"tensor_parallel_size": 4, "pipeline_parallel_size": 7, "resources": {"time": "03:26:00"}},
+            {"time": {"node_hours": 24}},
+            "resources.time: 03:26:00 asked for: at most 03:25:00 for 24 node-hours",
+        ),
+        (
             {"resources": {"time": "5"}},
             {"time": {"min": "00:10:00"}},
             "resources.time: 5 asked for: at least 00:10:00 in this partition: ask for more",
@@ -181,6 +188,16 @@ def test_a_partitions_key_becomes_its_option(key: str, value: Tree, option: str)
             {"policies": {"forbid": ["--nodelist"]}},
             "sbatch_extra[0]: site here refuses jobs with --nodelist: remove it",
         ),
+        (
+            {"sbatch_extra": ["-wn1"]},
+            {"policies": {"forbid": ["--nodelist"]}},
+            "sbatch_extra[0]: site here refuses jobs with --nodelist: remove it",
+        ),
+        (
+            {"resources": {"cpus_per_rank": 2}},
+            {"policies": {"forbid": ["--cpus-per-task"]}},
+            "resources.cpus_per_rank: site here refuses jobs with --cpus-per-task",
+        ),
         ({}, {"policies": {"require": ["--qos"]}}, "qos: site here refuses jobs without --qos: set qos"),
         (
             {},
@@ -205,6 +222,8 @@ def test_a_default_time_fits_the_number_of_nodes() -> None:
     assert make_plan({"time": rules}).allocation.time == "02:00:00"
     assert make_plan({"time": rules}, **TWO_NODES).allocation.time == "04:00:00"
     assert make_plan({"time": rules}, resources={"time": 7}).allocation.time == "7"
+    # To Slurm zero is no limit at all.
+    assert make_plan({"time": {"default": 0, "max": "01:00:00"}}).allocation.time == "01:00:00"
 
 
 def test_forbidden_and_skipped_options_are_not_emitted() -> None:
@@ -286,6 +305,7 @@ def test_variables_follow_from_the_network() -> None:
     ("command", "words"),
     [
         ("srun", None),
+        (" srun ", None),
         ("ibrun", ("ibrun", "-n", "8")),
         ("mpirun", ("mpirun", "-np", "8", "--map-by", "ppr:4:node")),
         (

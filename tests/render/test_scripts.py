@@ -127,12 +127,13 @@ def test_every_step_states_its_own_shape(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_job_starts_one_step_an_instance(case: Case) -> None:
-    """One srun of rank.sh for each instance, with its first rank; the MPI preflight only when it is on."""
+    """One srun of rank.sh for each instance, with its first rank; the preflight joins MPI only when it is to."""
     text = case.files()["job.sub"]
     for one in case.plan.instances:
         assert f'bash "$run/rank.sh" {one.index} {one.first_rank}' in text
     assert text.count('rank.sh"') == case.plan.replicas
-    assert ("preflight --ranks" in text) == case.plan.preflight_mpi
+    assert "preflight --ranks" in text
+    assert (" --mpi </dev/null" in text) == case.plan.preflight_mpi
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -42,6 +42,7 @@ export HTTP_PROXY=http://proxy:3128
 export no_proxy=localhost,.local
 export NO_PROXY=localhost,.local
 export A='b c'
+[[ ${LD_LIBRARY_PATH-}: == '/a b:/c':* ]] || export LD_LIBRARY_PATH='/a b:/c'"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 ulimit -S -l unlimited || echo "slurm_llm: warning: ulimit -l unlimited is not possible here, it stays $(ulimit -S -l)"
 ulimit -S -n 65536 || echo "slurm_llm: warning: ulimit -n 65536 is not possible here, it stays $(ulimit -S -n)"
 
