@@ -27,6 +27,7 @@ SCRIPT_VARIABLES = frozenset(
         *("server", "agents", "stop", "code", "codes", "again", "preflight", "instance", "node", "now", "gpus", "base"),
         *("place", "prefix", "home", "command", "role", "ports", "http", "grpc", "metrics", "engine"),
         *("task", "tasks", "init", "folder", "image", "look", "meeting", "name", "nodes", "options", "program"),
+        *("asked", "result", "again_left", "pause"),
         *("ranks", "shown", "source", "sources", "target", "value", "written"),
         *("SLURM_JOB_ID", "SLURM_PROCID", "IFS"),
     }

@@ -130,6 +130,17 @@ class Timeouts(Section):
     unready_s: Positive = 120
 
 
+class Recovery(Section):
+    """What is done when a server fails; nothing unless asked.
+
+    `restarts`: how often it is started again in the same allocation, `backoff_s` seconds after the failure, twice as
+    long each further time.
+    """
+
+    restarts: Annotated[int, Field(ge=0, le=100)] = 0
+    backoff_s: Annotated[int, Field(ge=0, le=3600)] = 10
+
+
 class JobSpec(Section):
     """One serving job: an engine, a model, its parallel sizes and what it needs of the cluster."""
 
@@ -159,6 +170,7 @@ class JobSpec(Section):
     """Laid over the site's profile for this job, in the profile's own keys."""
     preflight: Preflight = Preflight()
     timeouts: Timeouts = Timeouts()
+    recovery: Recovery = Recovery()
     log_root: NonEmpty | None = None
     sbatch_extra: SbatchOptions = ()
     prologue: Shell | None = None

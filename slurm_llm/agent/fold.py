@@ -49,6 +49,7 @@ class RunFacts(NamedTuple):
     reason: str
     ready_at: Optional[float]
     stop_why: Optional[str]
+    restart_in_s: Optional[float]
     began: Optional[float]
 
 
@@ -58,6 +59,7 @@ def fold(records: Iterable[Record], ranks: int) -> RunFacts:
     ordered = in_order(records)
     state, reason, ready_at = "STARTING", "", None
     stop_why: Optional[str] = None
+    restart_in_s: Optional[float] = None
     for item in ordered:
         kind = item["kind"]
         if kind == "state":
@@ -66,6 +68,8 @@ def fold(records: Iterable[Record], ranks: int) -> RunFacts:
                 ready_at = float(item["t"])
         elif kind == "stop":
             stop_why = stop_why or str(item.get("why", "stop"))
+        elif kind == "restart":
+            restart_in_s = float(item.get("in_s", 0))
         elif kind == "sample":
             _apply_sample(states, item)
         elif isinstance(item.get("rank"), int) and item["rank"] in states:
@@ -73,7 +77,7 @@ def fold(records: Iterable[Record], ranks: int) -> RunFacts:
     if ready_at is not None:
         states = {rank: _as_serving(own) for rank, own in states.items()}
     began = float(ordered[0]["t"]) if ordered else None
-    return RunFacts(states, first_end(ordered, ready_at), state, reason, ready_at, stop_why, began)
+    return RunFacts(states, first_end(ordered, ready_at), state, reason, ready_at, stop_why, restart_in_s, began)
 
 
 def _as_serving(own: RankState) -> RankState:

@@ -230,6 +230,10 @@ class Head:
                 self.set_state("DEGRADED", "leader of instance %d: %s" % (leader.instance, said))
 
     def _stalled(self, stall: watchdog.Stall) -> None:
+        silent = self.alive.silent(time.monotonic())
+        if silent is not None and stall.culprit is None:
+            self._lose(silent._replace(why="its agent is silent, and %s" % stall.what))
+            return
         rank = None if stall.culprit is None else stall.culprit.rank
         rates = {
             str(key): [round(own.user, 3), round(own.system, 3), round(own.naps, 1), own.states]
@@ -241,8 +245,10 @@ class Head:
     def _watch_nodes(self) -> None:
         """Fail when a node is gone; the script must then give up its sruns, which wait for that node."""
         lost = self.alive.lost(time.monotonic())
-        if lost is None or self.gave_up:
-            return
+        if lost is not None and not self.gave_up:
+            self._lose(lost)
+
+    def _lose(self, lost: nodes.Lost) -> None:
         self.gave_up = True
         self.note("lost", node=lost.node, silent_s=round(lost.silent_s, 1), why=lost.why)
         if not self.failed and not self.asked:

@@ -16,8 +16,7 @@ DEAD_S = 60.0
 """Silence that counts by itself."""
 LOOK_S = 2.0
 CONNECT_S = 2.0
-UNUSED_PORT = 1
-"""Nothing listens there: a living kernel refuses the connection."""
+SLURMD_PORT = 6818
 GONE = ("DOWN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "REBOOT")
 
 
@@ -29,28 +28,45 @@ class Lost(NamedTuple):
     why: str
 
 
-def reachable(host: str, timeout_s: float = CONNECT_S) -> Optional[bool]:
-    """Return whether the kernel of `host` answers; None when its name cannot be looked up."""
+def absence(host: str, port: int, timeout_s: float = CONNECT_S) -> str:
+    """Return what shows that a node is gone, empty while its slurmd takes connections.
+
+    srun itself connects to that port from this host, so no firewall is between. slurmd logs a line for a connection
+    that says nothing: only silent nodes are tried.
+    """
     try:
-        with socket.create_connection((host, UNUSED_PORT), timeout_s):
-            return True
-    except socket.gaierror:
-        return None
+        with socket.create_connection((host, port), timeout_s):
+            return ""
     except OSError as error:
-        return error.errno == errno.ECONNREFUSED
+        if error.errno == errno.ECONNREFUSED:
+            return "neither its agent nor its slurmd answers"
+        return "it does not answer on the network"
+
+
+def slurmd_port() -> int:
+    """Return the port of the nodes' slurmd (`scontrol show config`), Slurm's default without an answer."""
+    for row in _scontrol("show", "config").splitlines():
+        name, _, value = row.partition("=")
+        if name.strip() == "SlurmdPort" and value.strip().isdigit():
+            return int(value)
+    return SLURMD_PORT
 
 
 def slurm_says(node: str) -> str:
     """Return the node's state in Slurm's words, empty without an answer."""
-    argv = ["scontrol", "--oneliner", "show", "node", node]
+    words = _scontrol("--oneliner", "show", "node", node).split()
+    return next((word[len("State=") :] for word in words if word.startswith("State=")), "")
+
+
+def _scontrol(*words: str) -> str:
+    argv = ["scontrol"] + list(words)
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    words = done.stdout.decode("utf-8", "replace").split()
-    return next((word[len("State=") :] for word in words if word.startswith("State=")), "")
+    return done.stdout.decode("utf-8", "replace")
 
 
 class Nodes:
@@ -58,19 +74,13 @@ class Nodes:
 
     def __init__(self) -> None:
         self.last: Dict[str, float] = {}
-        self.answered: Dict[str, bool] = {}
+        self.port = 0
         self.looked: Dict[str, float] = {}
         self.gone: List[Lost] = []
 
     def heard(self, node: str, now: float) -> None:
         """Note that a node's agent has spoken."""
-        if node not in self.last:
-            # Where a firewall drops connections to a living node, their failing says nothing later.
-            threading.Thread(target=self._greet, args=(node,), daemon=True).start()
         self.last[node] = now
-
-    def _greet(self, node: str) -> None:
-        self.answered[node] = bool(reachable(node))
 
     def forget(self, node: str) -> None:
         """Note that a node's agent has left in order."""
@@ -89,10 +99,13 @@ class Nodes:
 
     def _look(self, node: str, silent: float) -> None:
         state = slurm_says(node)
-        if any(word in state for word in GONE):
-            self.gone.append(Lost(node, silent, "Slurm says %s" % state))
-        elif self.answered.get(node) and reachable(node) is False and self._still_silent(node):
-            self.gone.append(Lost(node, silent, "it does not answer on the network"))
+        self.port = self.port or slurmd_port()
+        why = "Slurm says %s" % state if any(word in state for word in GONE) else absence(node, self.port)
+        if why and node in self.last and time.monotonic() - self.last[node] >= SILENT_S:
+            self.gone.append(Lost(node, silent, why))
 
-    def _still_silent(self, node: str) -> bool:
-        return node in self.last and time.monotonic() - self.last[node] >= SILENT_S
+    def silent(self, now: float) -> Optional[Lost]:
+        """Return the node whose agent is silent for longest, when one is; more must say that it is gone."""
+        found = [Lost(node, now - heard, "its agent is silent") for node, heard in self.last.items()]
+        found = [one for one in found if one.silent_s >= SILENT_S]
+        return max(found, key=lambda one: one.silent_s) if found else None

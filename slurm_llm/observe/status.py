@@ -158,6 +158,9 @@ def _judge(evidence: Evidence, word: SlurmWord, now: float) -> _Verdict:
     if evidence.job is None:
         return _Verdict(RunState.PLANNED, notes=("rendered; no job of it has begun here",))
     result = _current_result(evidence, word)
+    if result is not None and _is_restarting(evidence, word):
+        number = evidence.attempt.number if evidence.attempt else 0
+        return _Verdict(RunState.STARTING, notes=(f"attempt {number} failed and is started again: {result.cause}",))
     if result is not None:
         return _by_result(result, word)
     if word.problem or not word.asked:
@@ -184,6 +187,12 @@ def _current_result(evidence: Evidence, word: SlurmWord) -> Result | None:
         return None
     begun = _epoch(facts.start_time)
     return None if begun is not None and result.ended is not None and begun > result.ended else result
+
+
+def _is_restarting(evidence: Evidence, word: SlurmWord) -> bool:
+    """Tell whether the job goes on after its newest attempt's result."""
+    alive = word.facts is not None and not run_state(word.facts.state).is_terminal
+    return alive and evidence.facts is not None and evidence.facts.restart_in_s is not None
 
 
 def _by_result(result: Result, word: SlurmWord) -> _Verdict:

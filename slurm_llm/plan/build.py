@@ -24,6 +24,7 @@ from slurm_llm.plan.types import (
     Plan,
     PortPlan,
     RankPlan,
+    RecoveryPlan,
     StepPlan,
 )
 from slurm_llm.plan.warnings import find_warnings
@@ -114,6 +115,7 @@ def _compose(spec: JobSpec, own: _Decided, version: SlurmVersion | None) -> Plan
         answer_s=spec.timeouts.answer_s,
         probe_s=spec.timeouts.probe_s,
         unready_s=spec.timeouts.unready_s,
+        recovery=RecoveryPlan(spec.recovery.restarts, spec.recovery.backoff_s),
         prologue=_joined(site.prologue, spec.prologue),
         step_prologue=_joined(site.step_prologue),
         epilogue=_joined(spec.epilogue, site.epilogue),

@@ -127,6 +127,14 @@ class ModulePlan:
 
 
 @dataclass(frozen=True)
+class RecoveryPlan:
+    """How often a server that failed is started again, and seconds before the first time."""
+
+    restarts: int
+    backoff_s: int
+
+
+@dataclass(frozen=True)
 class MasterPlan:
     """What MASTER_ADDR is: the first node's name with `suffix`, or an address of `interface` there."""
 
@@ -187,6 +195,7 @@ class Plan:
     answer_s: int
     probe_s: int
     unready_s: int
+    recovery: RecoveryPlan
     prologue: str | None
     step_prologue: str | None
     epilogue: str | None
@@ -237,6 +246,7 @@ def plan_from_json(text: str) -> Plan:
     for name, kind in (("step", StepPlan), ("env", EnvironmentPlan), ("modules", ModulePlan)):
         value[name] = _build(kind, value[name])
     value["master"] = None if value["master"] is None else MasterPlan(**value["master"])
+    value["recovery"] = RecoveryPlan(**value["recovery"])
     value["container"] = _container(value["container"])
     server = {**value["server"], "parameters": dict(value["server"]["parameters"])}
     server["repository"] = tuple(RepositoryFile(**item) for item in server["repository"])
