@@ -19,7 +19,7 @@ RUN = Path("/runs/my runs/a=b")
 
 def srun_words(script: str, tmp_path: Path) -> list[str]:
     """Run the server's srun line of a job's script with a fake srun, and return what that was given."""
-    line = re.search(r"^ +(srun .*?rank\.sh\" 0 0) ", script, re.MULTILINE | re.DOTALL)
+    line = re.search(r"^ {8}(srun .*?rank\.sh\" 0 0) ", script, re.MULTILINE | re.DOTALL)
     assert line is not None
     (tmp_path / "srun").write_text(FAKE)
     (tmp_path / "srun").chmod(0o755)
@@ -76,7 +76,7 @@ def test_srun_enters_pyxis_with_exactly_these_words(
 def test_the_preflight_is_in_the_same_container_and_the_agents_are_not(tmp_path: Path) -> None:
     """What is checked is what will run; node agents must see the node."""
     script = render_plan(make_plan("pyxis"), RUN)["job.sub"]
-    lines = [line for line in script.splitlines() if line.lstrip().startswith(("srun ", "timeout -k 5 30 srun "))]
+    lines = [line for line in script.splitlines() if line.lstrip().startswith(("srun ", "timeout -k 5 15 srun "))]
     assert [("--container-image=" in line, "--overlap" in line) for line in lines] == [
         (False, True),
         (True, False),
