@@ -14,11 +14,13 @@ from pathlib import Path
 
 from slurm_llm import __version__
 from slurm_llm.errors import InputError, PlanError, Problem, SetupError, SlurmError, SubmitError
+from slurm_llm.observe.refusals import explain_refusal
 from slurm_llm.plan import Plan, build_plan
 from slurm_llm.process import TIMEOUT_RC
 from slurm_llm.record import RunRecord, Submission, record_to_json, remember_run
 from slurm_llm.render import Target, render
 from slurm_llm.rundir import LOG_ROOT, RECORD, SITE, SPEC, TRITON, RunPaths, run_name
+from slurm_llm.sites.find import site_folders
 from slurm_llm.sites.load import Site, load_site, overlay_of
 from slurm_llm.slurm.commands import PartitionFacts, Submitted
 from slurm_llm.slurm.versions import SlurmVersion
@@ -45,6 +47,8 @@ class Rendered:
     paths: RunPaths
     texts: dict[str, str]
     links: dict[str, Path]
+    if_refused: str = "set log_root to a folder of yours"
+    """What to do when the file system refuses the directory."""
 
 
 def plan_job(
@@ -121,9 +125,25 @@ def _slurm_version(site: Site, around: Surroundings) -> SlurmVersion | None:
 
 def log_root(job: Job, around: Surroundings) -> Path:
     """Return the absolute folder of run directories: spec, then site (with $VARIABLES), then ./logs."""
-    text = job.spec.log_root or job.site.profile.storage.logs or LOG_ROOT
-    expanded = expand(text, around.environ, "log_root")
-    return Path(os.path.normpath(around.cwd / expanded))
+    logs, place = site_logs(job)
+    text = job.spec.log_root or logs or LOG_ROOT
+    where = "log_root" if job.spec.log_root or not logs else ": ".join(filter(None, (place, "storage.logs")))
+    return Path(os.path.normpath(around.cwd / expand(text, around.environ, where)))
+
+
+def site_logs(job: Job) -> tuple[str | None, str]:
+    """Return the profile's `storage.logs` for the job's partition, and its file and line where they are known."""
+    name = job.site.profile.partition_name(job.spec.partition)
+    logs, document = job.site.profile.for_partition(name).storage.logs, job.site.document
+    paths = (("partitions", name, "storage", "logs"), ("storage", "logs"))
+    return logs, next((where for path in paths if (where := document.origin(path))), "")
+
+
+def _if_refused(job: Job) -> str:
+    logs, place = site_logs(job)
+    if job.spec.log_root or not logs:
+        return Rendered.if_refused
+    return f"{Rendered.if_refused}, or correct storage.logs" + (f" ({place})" if place else "")
 
 
 def render_job(job: Job, run_dir: Path, around: Surroundings) -> Rendered:
@@ -151,7 +171,7 @@ def render_job(job: Job, run_dir: Path, around: Surroundings) -> Rendered:
     )
     texts[RECORD] = record_to_json(record)
     links = {f"{TRITON}/{name}": target for name, target in _triton_links(job).items()}
-    return Rendered(paths, texts, links)
+    return Rendered(paths, texts, links, _if_refused(job))
 
 
 def _triton_links(job: Job) -> dict[str, Path]:
@@ -190,7 +210,7 @@ def write_run(rendered: Rendered) -> None:
         draft.rename(final)
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
-        raise SetupError(Problem(str(final), what, todo="set log_root to a folder of yours")) from None
+        raise SetupError(Problem(str(final), what, todo=rendered.if_refused)) from None
     finally:
         # Also after an interrupt; there is nothing to remove once it has been renamed.
         shutil.rmtree(draft, ignore_errors=True)
@@ -216,7 +236,7 @@ def submit_job(job: Job, rendered: Rendered, around: Surroundings) -> Submitted:
         # Without an answer there may be a job all the same, and it needs its files.
         if not isinstance(error, SubmitError) or error.returncode not in (0, TIMEOUT_RC):
             shutil.rmtree(rendered.paths.root, ignore_errors=True)
-        raise
+        raise _advised(error, job, around) from None
     job_id = submitted.job_id
     job_paths = rendered.paths.job(job_id.number)
     job_paths.root.mkdir(exist_ok=True)
@@ -229,6 +249,17 @@ def submit_job(job: Job, rendered: Rendered, around: Surroundings) -> Submitted:
         pass
     remember_run(rendered.paths.root, around.environ)
     return submitted
+
+
+def _advised(error: SubmitError | SetupError, job: Job, around: Surroundings) -> SubmitError | SetupError:
+    """Return the error; where sbatch's words are about a key, it ends with the command that says which."""
+    name = job.site.profile.partition_name(job.spec.partition)
+    if isinstance(error, SubmitError) and error.returncode and explain_refusal(error.stderr, name).key:
+        own = job.site.path.parent in {folder.path for folder in site_folders(around.environ)}
+        target = f"{job.site.profile.name if own else job.site.path}:{name}"
+        advice = Problem("", f"`slurm-llm site check {target}` says which key of the profile that is about")
+        error.problems = (*error.problems, advice)
+    return error
 
 
 def check_place(job: Job, around: Surroundings) -> None:

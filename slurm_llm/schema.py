@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -16,6 +16,9 @@ from slurm_llm.yamlio import dotted as dotted
 ModelT = TypeVar("ModelT", bound="Section")
 MAX_SHOWN = 80
 
+Remedy: TypeAlias = Callable[[Key, list[Any]], "str | None"]
+"""From a path and pydantic's items about it to what to do; None leaves it to the words that any model has."""
+
 
 class Section(BaseModel):
     """Base of every part of a spec or a site profile: frozen, strict about types, no unknown keys."""
@@ -23,8 +26,10 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-def validate(model: type[ModelT], document: Document, failure: type[InputError]) -> ModelT:
-    """Return `document` as `model`.
+def validate(
+    model: type[ModelT], document: Document, failure: type[InputError], remedy: Remedy | None = None
+) -> ModelT:
+    """Return `document` as `model`; `remedy` is what the model itself knows to do about a fault.
 
     Raises:
         InputError: (as `failure`) with one Problem for each fault, each with file and line.
@@ -32,24 +37,29 @@ def validate(model: type[ModelT], document: Document, failure: type[InputError])
     try:
         return model.model_validate(document.value)
     except ValidationError as error:
-        raise failure(list(_problems(model, document, error))) from None
+        raise failure(list(_problems(model, document, error, remedy))) from None
 
 
-def _problems(model: type[Section], document: Document, error: ValidationError) -> Iterator[Problem]:
+def _problems(
+    model: type[Section], document: Document, error: ValidationError, remedy: Remedy | None
+) -> Iterator[Problem]:
     faults: dict[Key, list[Any]] = {}
     for item in error.errors(include_url=False):
         # A value that may be of several types has one fault for each: they are told as one.
         faults.setdefault(document_path(document.value, item["loc"]), []).append(item)
     for path, items in faults.items():
-        yield problem_at(model, document, path, items)
+        yield problem_at(model, document, path, items, remedy)
 
 
-def problem_at(model: type[Section], document: Document, path: Key, items: list[Any]) -> Problem:
+def problem_at(
+    model: type[Section], document: Document, path: Key, items: list[Any], remedy: Remedy | None = None
+) -> Problem:
     """Return what pydantic's `items` say about the value at `path`, as one problem."""
     where, name, first = document.where(path), dotted(path) or "the file", items[0]
+    known_todo = None if remedy is None else remedy(path, items)
     if first["type"] == "extra_forbidden":
         known = sorted(known_keys(model, path[:-1]))
-        hint = did_you_mean(str(path[-1]), known) or "remove it"
+        hint = known_todo or did_you_mean(str(path[-1]), known) or "remove it"
         return Problem(where, f"unknown key '{name}'", "known here: " + ", ".join(known), hint)
     if first["type"] == "missing":
         return Problem(where, f"'{name}' is missing", todo="add it")
@@ -57,7 +67,7 @@ def problem_at(model: type[Section], document: Document, path: Key, items: list[
     items = [item for item in items if item["type"] == "value_error"] or items
     wanted = " or ".join(dict.fromkeys(_wanted(item) for item in items)).replace(" or must be ", " or ")
     found = "" if first["loc"][-1:] == ("[key]",) else _found(first["input"])
-    return Problem(where, f"{name}: {wanted}{found}", todo=_todo(items))
+    return Problem(where, f"{name}: {wanted}{found}", todo=known_todo or _todo(items))
 
 
 _WANTED = {
@@ -78,6 +88,8 @@ _WANTED = {
     "string_pattern_mismatch": "must match {pattern}",
     "invalid-json-value": "must be a plain YAML value",
 }
+_BOOLEANS_OF_OLD = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+"""What YAML 1.1 takes for booleans and YAML 1.2 for texts."""
 _NOT_EMPTY = frozenset({"string_too_short", "too_short"})
 
 
@@ -111,10 +123,14 @@ def _todo(items: list[Any]) -> str:
     if kinds == {"literal_error"} and isinstance(value, str):
         names = re.findall("'([^']*)'", items[0]["ctx"]["expected"])
         return did_you_mean(value, names) or "correct the value"
+    if "bool_type" in kinds and str(value).lower() in _BOOLEANS_OF_OLD:
+        return f"write {_BOOLEANS_OF_OLD[str(value).lower()]}"
     if kinds <= {"int_type", "bool_type", "float_type"} and isinstance(value, str):
         return "write it without quotes" if _reads_as_number(value) else "correct the value"
     if "string_type" in kinds and isinstance(value, int | float):
         return "put it in quotes"
+    if kinds <= {"string_type"} and isinstance(value, list | tuple):
+        return "write one text"
     if kinds & {"tuple_type", "list_type"} and isinstance(value, str):
         return "write it as [value]"
     if value is None:
@@ -193,7 +209,8 @@ def apply_settings(document: Document, settings: Iterable[str], failure: type[In
         if not equals or not all(keys):
             problems.append(Problem(f"--set {setting}", "not of the form key=value", "a.b.c=value"))
             continue
-        parent = _parent(value, keys)
+        made: list[Key] = []
+        parent = _parent(value, keys, made)
         if parent is None:
             problems.append(Problem(f"--set {setting}", f"'{name}' goes through a value that is no mapping"))
             continue
@@ -201,7 +218,9 @@ def apply_settings(document: Document, settings: Iterable[str], failure: type[In
         here = tuple(keys)
         lines = {path: line for path, line in lines.items() if path[: len(keys)] != here}
         sources = {path: source for path, source in sources.items() if path[: len(keys)] != here}
-        lines[here] = FROM_FLAG
+        lines |= dict.fromkeys((*made, here), FROM_FLAG)
+        # A fault of a mapping that stands in no file is the flag's that made it.
+        sources |= dict.fromkeys(made, f"--set {dotted(here)}")
     if problems:
         raise failure(problems)
     return Document(document.source, value, lines, sources)
@@ -211,9 +230,12 @@ def _copy(value: dict[str, Tree]) -> dict[str, Tree]:
     return {key: _copy(item) if isinstance(item, dict) else item for key, item in value.items()}
 
 
-def _parent(value: dict[str, Tree], keys: list[str]) -> dict[str, Tree] | None:
+def _parent(value: dict[str, Tree], keys: list[str], made: list[Key]) -> dict[str, Tree] | None:
+    """Return the mapping that holds the last of `keys`; the paths of those that were made for it go to `made`."""
     at = value
-    for key in keys[:-1]:
+    for index, key in enumerate(keys[:-1], 1):
+        if key not in at:
+            made.append(tuple(keys[:index]))
         following = at.setdefault(key, {})
         if following is None:
             following = at[key] = {}

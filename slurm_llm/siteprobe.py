@@ -17,7 +17,7 @@ from slurm_llm.observe.checkrows import Row, Verdict, exit_code
 from slurm_llm.observe.insiderows import fold
 from slurm_llm.observe.refusals import explain_refusal
 from slurm_llm.rundir import PROBE_SCRIPT
-from slurm_llm.sitecheck import NAME, SiteReport, Wanted, located, plan_check, room_of
+from slurm_llm.sitecheck import NAME, SiteReport, Wanted, located, plan_check, refused, room_of
 from slurm_llm.sites.profile import SiteProfile
 from slurm_llm.slurm.facts import JobFacts
 from slurm_llm.slurm.formats import JobId, format_time, parse_time
@@ -66,17 +66,14 @@ def run_probe(
     wanted = replace(wanted, room=room_of(partition, report.facts))
     job = plan_check(wanted, site, name, _limit(profile, name), around)
     folder = app.log_root(job, around) / f"{NAME}-{around.run_id()}"
-    _write(folder, _texts(job, profile, folder, around))
+    _write(folder, _texts(job, profile, folder, around), _logs_remedy(job))
     slurm = around.slurm()
     try:
         submitted = slurm.submit(str(folder / PROBE_SCRIPT))
     except SlurmError as error:
         shutil.rmtree(folder, ignore_errors=True)
-        hint = explain_refusal(error.stderr, name)
-        said = " / ".join((error.stderr or str(error)).split("\n")).strip(" /")
-        return ProbeReport(
-            name, None, (Row("job", "submission", Verdict.REFUSED, said, "", hint.key, hint.todo),), None
-        )
+        row = refused(Row("job", "submission", Verdict.REFUSED, ""), error.stderr or str(error), job, wanted)
+        return ProbeReport(name, None, (row,), None)
     try:
         facts = _await_end(submitted.job_id, folder, around, told)
     except BaseException:
@@ -106,7 +103,14 @@ def _texts(job: app.Job, profile: SiteProfile, folder: Path, around: Surrounding
     return texts
 
 
-def _write(folder: Path, texts: dict[str, str]) -> None:
+def _logs_remedy(job: app.Job) -> str:
+    logs, place = app.site_logs(job)
+    if logs is None:
+        return "cd to a folder of yours, or set storage.logs in the profile"
+    return f"set storage.logs{f' ({place})' if place else ''} to a folder of yours"
+
+
+def _write(folder: Path, texts: dict[str, str], todo: str) -> None:
     try:
         for name, text in texts.items():
             path = folder / name
@@ -115,7 +119,7 @@ def _write(folder: Path, texts: dict[str, str]) -> None:
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         what = f"cannot be written: {error.strerror}"
-        raise SetupError(Problem(str(folder), what, todo="set storage.logs to a folder of yours")) from None
+        raise SetupError(Problem(str(folder), what, todo=todo)) from None
 
 
 def _await_end(job_id: JobId, folder: Path, around: Surroundings, told: Told) -> JobFacts | None:

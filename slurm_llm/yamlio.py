@@ -21,6 +21,7 @@ MAX_DIGITS = 400
 FROM_FLAG = 0
 
 _TEXT = "tag:yaml.org,2002:str"
+_LINES = "it must hold `key: value` lines"
 
 
 @dataclass(frozen=True)
@@ -146,19 +147,58 @@ def _key(node: yaml.Node, loader: _Loader) -> str:
     return str(node.value)
 
 
+_UNEVEN = "indented differently from the lines around it"
+_NO_KEY = "the line above is no `key: value`: a colon and a blank are missing"
+_SECOND = "a second `: ` in one line: put the value in quotes"
+_MIXED = "a list and keys at the same depth: each item of a list begins with `- `, and no key stands among them"
+_OPEN = "a bracket that was opened above is not closed"
 _WORDS = (
     ("found character '\\t'", "a tab: indent with spaces"),
     ("but found another document", "a second document begins here: only one is read"),
     ("special characters are not allowed", "a control character: is this the right file?"),
+    ("found unknown escape character", "a backslash in double quotes: use single quotes, as '\\d+'"),
+    ("expected <block end>, but found '-'", _MIXED),
+    ("<block mapping start>", _UNEVEN),
+    ("<block sequence start>", _UNEVEN),
+    ("expected <block end>", "text after the end of a value: put the whole value in quotes"),
+    ("could not find expected ':'", _NO_KEY),
+    ("that cannot start any token", "a value that begins with a special character: put it in quotes"),
+    ("found undefined alias", "a value that begins with *: put it in quotes"),
+    ("expected ',' or", _OPEN),
+    ("found unexpected end of stream", "a quote that was opened above is not closed"),
 )
+"""What PyYAML says → what we say; the first that fits counts."""
 
 
-def _error(source: str, error: yaml.YAMLError, failure: type[InputError]) -> InputError:
+def _words(error: yaml.YAMLError, lines: list[str]) -> str:
+    """Return what is wrong, in words of people who indent and quote rather than parse."""
+    said, mark = str(getattr(error, "problem", None) or error), getattr(error, "problem_mark", None)
+    if "block collection" in str(getattr(error, "context", None)) and "<block end>" in said:
+        return _MIXED
+    if "mapping values are not allowed" in said and mark is not None and mark.line < len(lines):
+        return _of_colon(lines, mark.line, mark.column)
+    return next((ours for theirs, ours in _WORDS if theirs in said), said.splitlines()[0])
+
+
+def _of_colon(lines: list[str], number: int, column: int) -> str:
+    """Say why there can be no key before the colon at `column`."""
+    own = lines[number]
+    if ": " in own[:column]:
+        return _SECOND
+    above = next((line for line in reversed(lines[:number]) if line.strip()), "")
+    return _NO_KEY if _depth(above) == _depth(own) else _UNEVEN
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _error(source: str, error: yaml.YAMLError, failure: type[InputError], text: str) -> InputError:
     mark = getattr(error, "problem_mark", None)
     where = source if mark is None else f"{source}:{mark.line + 1}"
-    said = getattr(error, "problem", None) or str(error)
-    what = next((ours for theirs, ours in _WORDS if theirs in said), said.splitlines()[0])
-    return failure(Problem(where, f"not readable as YAML: {what}", todo="correct this line" if mark else ""))
+    what = _words(error, text.splitlines())
+    todo = "" if mark is None else "correct it there" if " above " in what else "correct this line"
+    return failure(Problem(where, f"not readable as YAML: {what}", todo=todo))
 
 
 def _read(text: str, lines: dict[Key, int]) -> Tree:
@@ -180,15 +220,15 @@ def parse_document(text: str, source: str, failure: type[InputError] = InputErro
     try:
         value = _read(text, lines)
     except yaml.YAMLError as error:
-        raise _error(source, error, failure) from None
+        raise _error(source, error, failure, text) from None
     except RecursionError:
         what = "lists or mappings nested too deeply, or an alias inside itself"
         raise failure(Problem(source, f"not readable as YAML: {what}", todo="is this the right file?")) from None
     if value is None:
-        raise failure(Problem(source, "the file is empty", "a YAML mapping of `key: value` lines"))
+        raise failure(Problem(source, "the file is empty, or holds comments only", _LINES, "is this the right file?"))
     if not isinstance(value, dict):
         kind = "a list" if isinstance(value, list) else "a single value"
-        raise failure(Problem(source, f"the file holds {kind}", "a YAML mapping of `key: value` lines"))
+        raise failure(Problem(source, f"the file holds {kind}", _LINES))
     return Document(source, value, lines)
 
 

@@ -127,6 +127,28 @@ def test_a_refusal_leaves_nothing_behind(tmp_path: Path) -> None:
     assert _everything_below(tmp_path) == ["logs"]
 
 
+@pytest.mark.parametrize(
+    ("said", "advised"),
+    [
+        ("sbatch: error: Batch job submission failed: Invalid feature specification\n", True),
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller\n", False),
+    ],
+)
+def test_a_refusal_ends_with_the_command_that_explains_it(tmp_path: Path, said: str, advised: bool) -> None:
+    """Where a key of the profile is to blame; a controller that is down is nobody's key."""
+    around = _around(tmp_path, FakeSlurm(sbatch=(1, "", said)))
+    with pytest.raises(SubmitError) as caught:
+        submit_job(_job(), _rendered(_job(), around), around)
+    told = [str(problem) for problem in caught.value.problems]
+    advice = ["`slurm-llm site check devcluster:batch` says which key of the profile that is about"]
+    assert told[1:] == (advice if advised else [])
+    job = _site_job(around, {})
+    with pytest.raises(SubmitError) as caught:
+        submit_job(job, _rendered(job, around), around)
+    place = tmp_path / "sites" / "here.yaml"
+    assert (f"`slurm-llm site check {place}:gpu`" in str(caught.value.problems[-1])) is advised
+
+
 def test_without_slurm_nothing_is_written(tmp_path: Path) -> None:
     """A machine without Slurm's commands gets one sentence."""
     slurm = FakeSlurm(sinfo=(NOT_FOUND_RC, "", "sinfo: No such file or directory"))
@@ -199,6 +221,28 @@ def test_a_log_root_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"cannot be written: .*: set log_root to a folder of yours"):
         write_run(_rendered(_job(), around))
     assert _everything_below(tmp_path) == ["logs"]
+
+
+def test_the_profiles_folder_of_logs_is_named_as_such(tmp_path: Path) -> None:
+    """Who has written no log_root is told the profile's key and line; a spec's own log_root is named as before."""
+    (tmp_path / "full").write_text("a file")
+    around, profile = _around(tmp_path), tmp_path / "sites" / "here.yaml"
+    job = _site_job(around, {"storage": {"logs": str(tmp_path / "full")}})
+    todo = f"set log_root to a folder of yours, or correct storage.logs \\({profile}:1\\)"
+    with pytest.raises(SetupError, match=f"cannot be written: .*: {todo}"):
+        write_run(_rendered(job, around))
+    job = _site_job(around, {"storage": {"logs": "$NOWHERE/x"}})
+    with pytest.raises(InputError, match=f"^{profile}:1: storage.logs: '\\$NOWHERE/x' uses \\$NOWHERE, which is not"):
+        log_root(job, around)
+    assert log_root(_site_job(around, {"storage": {"logs": "$NOWHERE/x"}}, log_root="y"), around) == tmp_path / "y"
+
+
+def test_a_partitions_own_folder_of_logs_counts(tmp_path: Path) -> None:
+    """A partition may change where run directories go, as all of the site's storage."""
+    around = _around(tmp_path)
+    partitions: dict[str, Tree] = {"gpu": {"gpus_per_node": 4, "storage": {"logs": "/own"}}}
+    job = _site_job(around, {"storage": {"logs": "/site"}, "partitions": partitions})
+    assert log_root(job, around) == Path("/own")
 
 
 def test_a_write_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:

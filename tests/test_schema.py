@@ -63,7 +63,10 @@ def _faults(text: str, *settings: str) -> list[str]:
         ("word: 7", "f.yaml:3: leaf.word: must be text (found: 7): put it in quotes"),
         ("word: long", "f.yaml:3: leaf.word: must be short (found: 'long'): correct the value"),
         ("word: " + "x" * 500, "f.yaml:3: leaf.word: must be short (found: '" + "x" * 79 + "…): correct the value"),
-        ("flag: 'yes'", "f.yaml:3: leaf.flag: must be true or false (found: 'yes'): correct the value"),
+        ("flag: 'maybe'", "f.yaml:3: leaf.flag: must be true or false (found: 'maybe'): correct the value"),
+        ("flag: yes", "f.yaml:3: leaf.flag: must be true or false (found: 'yes'): write true"),
+        ("flag: Off", "f.yaml:3: leaf.flag: must be true or false (found: 'Off'): write false"),
+        ("word: [a]", "f.yaml:3: leaf.word: must be text (found: a list): write one text"),
         ("flag: 1", "f.yaml:3: leaf.flag: must be true or false (found: 1): correct the value"),
         ("kind: gren", "f.yaml:3: leaf.kind: must be one of 'red' or 'green' (found: 'gren'): did you mean 'green'?"),
         (
@@ -112,6 +115,22 @@ def test_settings_lie_over_the_file_and_keep_their_origin() -> None:
     faults = _faults("name: a\nleaf: {count: 2}\n", "leaf.count=x", "many.a.cuont=1")
     assert faults[0] == "--set leaf.count: leaf.count: must be a whole number (found: 'x'): correct the value"
     assert faults[1].startswith("--set many.a.cuont: unknown key 'many.a.cuont'")
+
+
+def test_a_part_that_a_setting_makes_is_the_settings() -> None:
+    """A misspelt section stands in no file: the flag is named, and a section of the file keeps its own line."""
+    (fault,) = _faults("name: a\nleaf: {count: 2}\n", "laef.count=1")
+    assert fault.startswith("--set laef.count: unknown key 'laef'")
+    faults = _faults("name: a\nlaef:\n  count: 2\n", "laef.word=x", "many.a.b.c=1")
+    assert {one.partition(": ")[0] for one in faults} == {"f.yaml:2", "--set many.a.b.c"}
+
+
+def test_a_model_may_know_what_to_do() -> None:
+    """What it says takes the place of the general words, where it says something."""
+    document = parse_document("name: a\nleaf: {count: x, kind: gren}\n", "f.yaml")
+    with pytest.raises(InputError) as caught:
+        validate(Root, document, InputError, lambda path, items: "count it" if path[-1] == "count" else None)
+    assert [problem.todo for problem in caught.value.problems] == ["count it", "did you mean 'green'?"]
 
 
 def test_a_setting_replaces_a_whole_part() -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from slurm_llm.agent import journal
 from slurm_llm.cli.sitecheck import check
-from slurm_llm.errors import SetupError, SiteError
+from slurm_llm.errors import SetupError, SiteError, SpecError
 from slurm_llm.observe.checkrows import Verdict
 from slurm_llm.plan.steps import world_step
 from slurm_llm.process import NOT_FOUND_RC, Completed
@@ -49,6 +49,9 @@ class FakeSlurm:
     """Answers with given texts, keeps every call; `states` are what squeue says of a submitted job, look by look."""
 
     trial: Answer = ACCEPTED
+    full_trial: Answer | None = None
+    """Answer about the second script that is tried, where it is another."""
+    features: Answer = (0, "", "")
     submit: Answer = (0, "4711\n", "")
     sinfo: Answer = (0, _sinfo(("batch*", 4, "gpu:4"), ("debug", 2, "gpu:4")), "")
     states: list[tuple[str, str]] = field(default_factory=lambda: [(DONE, "None")])
@@ -66,7 +69,7 @@ class FakeSlurm:
     def _answer(self, argv: tuple[str, ...]) -> Answer:
         if argv[:2] == ("sbatch", "--test-only"):
             self.scripts.append(Path(argv[-1]).read_text())
-            return self.trial
+            return self.full_trial if self.full_trial and len(self.scripts) == 2 else self.trial
         if argv == ("sbatch", "--version"):
             return 0, "slurm 22.05.8\n", ""
         if argv[0] == "sbatch":
@@ -77,7 +80,7 @@ class FakeSlurm:
             values = ("4711", state, reason, *([""] * 8), "site-check")
             return 0, SEPARATOR.join(values) + "\n", ""
         if argv[0] == "sinfo":
-            return self.sinfo
+            return self.features if "%f" in argv[-1] else self.sinfo
         if "job" in argv:
             return 0, f"JobId=4711 JobName=site-check UserId=me(1) GroupId=me(1) JobState={DONE} Reason=None\n", ""
         return 0, SAID[" ".join(argv[:2])], ""
@@ -171,19 +174,54 @@ def test_a_check_creates_no_job_and_leaves_nothing(around: Here, slurm: FakeSlur
     """Every sbatch is a trial, of the script that a job of that partition would be; the folder is removed."""
     report = check_site(Wanted("devcluster"), around)
     assert report.exit_code == 0
-    assert [call[1] for call in slurm.calls if call[0] == "sbatch"] == ["--version", "--test-only", "--test-only"]
+    assert [call[1] for call in slurm.calls if call[0] == "sbatch"] == ["--version", *["--test-only"] * 4]
     partitions = [next(o for o in read_options(text) if o.startswith("--partition")) for text in slurm.scripts]
-    assert partitions == ["--partition=batch", "--partition=debug"]
+    assert partitions == ["--partition=batch", "--partition=batch", "--partition=debug", "--partition=debug"]
     assert list(around.cwd.iterdir()) == []
-    [row] = [row for row in report.rows if row.topic == "partition debug" and row.name == "a job"]
-    assert row.found == "accepted (2 × 2 ranks): it would start 2026-11-30 13:25:16 on n[1-2]"
+    rows = {row.name: row.found for row in report.rows if row.topic == "partition debug"}
+    when = "it would start 2026-11-30 13:25:16 on n[1-2]"
+    assert (rows["a job"], rows["a full node"]) == (
+        f"accepted (2 × 2 ranks): {when}",
+        f"accepted (1 × 4 ranks): {when}",
+    )
+
+
+def test_a_job_on_all_gpus_is_tried_too(around: Here, slurm: FakeSlurm) -> None:
+    """What only such a job asks for, --mem=0, is refused by some sites, and a small job would never show it."""
+    path = write_site(around, {"memory": {"per_rank": "4G", "whole_node": "0"}})
+    slurm.full_trial = (1, "", "allocation failure: Memory specification can not be satisfied\n")
+    report = check_site(Wanted(path), around)
+    small, full = (set(read_options(text)) for text in slurm.scripts)
+    assert {"--nodes=2", "--gpus-per-node=2", "--mem=8G"} <= small
+    assert {"--nodes=1", "--gpus-per-node=4", "--mem=0"} <= full
+    rows = {row.name: row for row in report.rows if row.topic == "partition gpu"}
+    assert (rows["a job"].verdict, rows["a full node"].verdict) == (Verdict.OK, Verdict.REFUSED)
+    assert (rows["a full node"].key, report.exit_code) == ("partitions.gpu.memory", 6)
+
+
+@pytest.mark.parametrize(
+    "partition", [{"whole_node": True}, {"gpus_per_node": 2}, {"gpus_per_node": 0}, {"limits": {"max_gpus": 3}}]
+)
+def test_a_full_node_is_tried_only_where_it_is_another_job(
+    around: Here, slurm: FakeSlurm, partition: dict[str, Tree]
+) -> None:
+    """Not where the small job has all GPUs, where there are none, and where the partition does not give so many."""
+    check_site(Wanted(write_site(around, partition)), around)
+    assert len(slurm.scripts) == 1
+
+
+def test_nothing_larger_is_tried_where_a_small_job_is_refused(around: Here, slurm: FakeSlurm) -> None:
+    """It would be the same refusal once more."""
+    slurm.trial = (1, "", "allocation failure: Invalid qos specification\n")
+    check_site(Wanted(write_site(around)), around)
+    assert len(slurm.scripts) == 1
 
 
 def test_one_partition_account_and_nodes_can_be_chosen(around: Here, slurm: FakeSlurm) -> None:
     """The flags reach the trial's script."""
     check_site(Wanted("devcluster", "debug", account="proj", nodes=1), around)
-    [text] = slurm.scripts
-    assert {"--partition=debug", "--account=proj", "--nodes=1"} <= set(read_options(text))
+    for text in slurm.scripts:
+        assert {"--partition=debug", "--account=proj", "--nodes=1"} <= set(read_options(text))
     with pytest.raises(SiteError, match=r"unknown partition 'debgu'.*did you mean 'debug'"):
         check_site(Wanted("devcluster", "debgu"), around)
 
@@ -195,6 +233,96 @@ def test_a_refusal_is_told_whole_with_its_key(around: Here, slurm: FakeSlurm) ->
     [row] = [row for row in report.rows if row.verdict is Verdict.REFUSED]
     assert row.found == "a word / allocation failure: Invalid qos specification (2 × 2 ranks)"
     assert (row.key, report.exit_code) == ("partitions.batch.qos", 6)
+
+
+@pytest.mark.parametrize(
+    ("said", "profile", "where"),
+    [
+        ("Invalid qos specification", "qos long", "{path}:7"),
+        ("Invalid feature specification", "constraint a&b", "{path}:7"),
+        ("Requested reservation is invalid", "reservation mine", "--set reservation=mine"),
+        ("Invalid account or account/partition combination specified", "account proj", "--account"),
+        ("Invalid partition name specified", "partition batch", "{path}:7"),
+        ("Invalid license specification", "", ""),
+    ],
+)
+def test_the_refused_value_is_told_with_its_place(
+    around: Here, slurm: FakeSlurm, said: str, profile: str, where: str
+) -> None:
+    """Slurm does not repeat what it refuses: the value, and the line or flag that it is from."""
+    path = around.cwd / "own.yaml"
+    own = "  qos: {slurm_partition: batch, gpus_per_node: 4, qos: long, constraint: a&b, account: {required: true}}"
+    path.write_text(
+        "\n".join(("schema_version: 1", "name: own", "", "launcher: {mpi: pmix}", "", "partitions:", own, ""))
+    )
+    slurm.trial = (1, "", f"allocation failure: {said}\n")
+    report = check_site(Wanted(str(path), account="proj", settings=("reservation=mine",)), around)
+    [row] = [row for row in report.rows if row.verdict is Verdict.REFUSED]
+    assert (row.profile, row.where) == (profile, where.format(path=path))
+
+
+def test_an_option_that_the_site_insists_on_can_be_given(around: Here, slurm: FakeSlurm) -> None:
+    """Without it no job is planned: the row says how to give it here, and where for every job."""
+    path = write_site(around, policies={"require": ["--qos", "--constraint"]})
+    report = check_site(Wanted(path), around)
+    [row] = [row for row in report.rows if row.verdict is Verdict.UNPLANNED]
+    assert row.todo == (
+        "--qos Q here, partitions.gpu.qos for every job; "
+        "--set constraint=C here, partitions.gpu.constraint for every job"
+    )
+    assert (report.exit_code, slurm.scripts) == (4, [])
+    assert check_site(Wanted(path, qos="high", settings=("constraint=a",)), around).exit_code == 0
+    assert {"--qos=high", "--constraint=a"} <= set(read_options(slurm.scripts[0]))
+
+
+def test_too_many_nodes_are_the_flags_fault(around: Here) -> None:
+    """The user has no spec whose `resources.nodes` could be changed."""
+    report = check_site(Wanted(write_site(around, {"nodes": 4}), nodes=9), around)
+    [row] = [row for row in report.rows if row.verdict is Verdict.UNPLANNED]
+    assert row.found == "the job needs 9 nodes × 2 ranks, the partition gives 4 nodes: at most 4"
+    assert row.todo == "another --nodes than 9"
+
+
+def test_settings_change_spec_and_profile(around: Here, slurm: FakeSlurm) -> None:
+    """As with other commands: fields of the spec, and what is below `site` of the profile."""
+    path = write_site(around)
+    wanted = Wanted(path, settings=("resources.time=7", "site.sbatch_extra=[--comment=x]"))
+    report = check_site(wanted, around)
+    assert report.site.profile.sbatch_extra == ("--comment=x",)
+    assert {"--time=7", "--comment=x"} <= set(read_options(slurm.scripts[0]))
+    with pytest.raises(SpecError, match=r"^--set qso: unknown key 'qso'"):
+        check_site(Wanted(path, settings=("qso=x",)), around)
+    with pytest.raises(SiteError, match=r"^--set site.nonsense: unknown key 'nonsense'"):
+        check_site(Wanted(path, settings=("site.nonsense=x",)), around)
+    with pytest.raises(SpecError, match=r"^--set partition=a: .*: write it behind the site's name, as NAME:PARTITION"):
+        check_site(Wanted(path, settings=("partition=a",)), around)
+
+
+def test_features_are_asked_for(around: Here, slurm: FakeSlurm) -> None:
+    """A constraint that no node meets is told with the features that there are."""
+    fields = ("batch", "idle", "4", "8", "16000", "1", "8", "1", "n[1-4]", "gpu:4", "a100,ib")
+    slurm.features = (0, SEPARATOR.join(fields) + "\n", "")
+    report = check_site(Wanted(write_site(around, {"constraint": "a10"})), around)
+    [row] = [row for row in report.rows if row.name == "features"]
+    assert (row.verdict, row.todo) == (Verdict.DIFFERS, "did you mean 'a100'?")
+    assert row.where.endswith("own.yaml:1")
+
+
+def test_a_job_has_no_more_nodes_than_its_constraint_leaves(around: Here, slurm: FakeSlurm) -> None:
+    """Four nodes of which one has the feature: two would never start."""
+    common = ("8", "16000", "1", "8", "1", "n1", "gpu:4")
+    rows = [("batch", "idle", "1", *common, "ib"), ("batch", "idle", "3", *common, "")]
+    slurm.features = (0, "".join(SEPARATOR.join(row) + "\n" for row in rows), "")
+    check_site(Wanted(write_site(around, {"constraint": "ib"})), around)
+    assert "--nodes=1" in read_options(slurm.scripts[0])
+
+
+def test_what_a_refusal_may_be_about_is_told_where_it_is_set(around: Here, slurm: FakeSlurm) -> None:
+    """Of many keys, those that the job does not have are no news."""
+    slurm.trial = (1, "", "Requested node configuration is not available\n")
+    for constraint, told in ((None, ""), ("a", "constraint a")):
+        report = check_site(Wanted(write_site(around, {"constraint": constraint})), around)
+        assert [row.profile for row in report.rows if row.verdict is Verdict.REFUSED] == [told]
 
 
 def test_a_contradiction_is_shown_with_its_line(around: Here) -> None:
@@ -319,6 +447,16 @@ def test_a_refused_submission_leaves_no_folder(around: Here, slurm: FakeSlurm) -
     assert list(around.cwd.glob("logs/*")) == []
 
 
+def test_a_folder_that_cannot_be_written_is_the_profiles(around: Here) -> None:
+    """The key and its line are named, where the profile has one."""
+    (around.cwd / "full").write_text("a file")
+    wanted = Wanted(write_site(around, storage={"logs": str(around.cwd / "full")}), "gpu")
+    report = check_site(wanted, around)
+    place = f"{around.cwd}/own.yaml:1"
+    with pytest.raises(SetupError, match=f"cannot be written: .*: set storage.logs \\({place}\\) to a folder of yours"):
+        run_probe(report, wanted, around, lambda stage: None)
+
+
 SITES: dict[str, dict[str, Tree]] = {
     "plain": {},
     "all": {
@@ -364,8 +502,12 @@ def test_the_command_prints_rows_and_exits_with_their_code(
     assert shown.exit_code == 6
     assert "REFUSED" in shown.output
     assert "partitions.batch.constraint: `sinfo" in shown.output
+    assert "the job has no constraint" in shown.output
     assert "no job is submitted" in shown.output
     assert max(len(line) for line in shown.stdout.splitlines()) <= 80
+    given = CliRunner().invoke(check, ["devcluster:batch", "--qos", "x", "--set", "constraint=a b"])
+    assert "the job has constraint a b, --set constraint=a b" in " ".join(given.output.split())
+    assert "--qos=x" in read_options(slurm.scripts[-1])
     value = json.loads(CliRunner().invoke(check, ["devcluster:batch", "--json"]).stdout)
     assert (value["exit_code"], value["probe"]) == (6, None)
     assert [row["verdict"] for row in value["rows"] if row["name"] == "a job"] == ["REFUSED"]

@@ -24,9 +24,16 @@ class Place:
         self.folder, self._mark, self._own = folder, mark, ""
 
     def leave(self, name: str) -> bool:
-        """Write this process's file."""
+        """Write this process's file.
+
+        Raises:
+            OSError: without the file's name, so that the same fault reads alike for every process.
+        """
         path = os.path.join(self.folder, self._mark + name)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror) from None
         self._own = path
         try:
             os.write(handle, b"x")

@@ -112,7 +112,7 @@ def detect(context: click.Context, explained: bool, as_json: bool) -> None:
         context.exit(0 if len(detection.matches) == 1 else SiteError.exit_code)
     if explained:
         click.echo(explained_text(detection, facts))
-    found = detected_site(detection)
+    found = detected_site(detection, asked="")
     _warn(detection.problems)
     click.echo(found)
 
@@ -161,7 +161,7 @@ def _loaded(target: str | None) -> tuple[Site, str | None, list[Leaf]]:
     from slurm_llm.surroundings import Surroundings
 
     name, partition = _split(target or "")
-    loaded = load_site(name, Surroundings.of_this_process().environ)
+    loaded = load_site(name, Surroundings.of_this_process().environ, asked="")
     return loaded, partition, leaves(loaded, partition)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurm_llm.cli.options import json_option
+from slurm_llm.cli.options import json_option, set_option
 from slurm_llm.cli.text import NARROW, width
 from slurm_llm.surroundings import Surroundings
 
@@ -29,8 +29,10 @@ _COLOURS = {"OK": "green", "NOTE": "cyan", "UNKNOWN": "yellow"}
 @click.argument("target", metavar="NAME[:PARTITION]", required=False)
 @click.option("--run", "running", is_flag=True, help="Look at the nodes too: submits a job of a minute at most.")
 @click.option("-A", "--account", metavar="A", help="Account of the jobs.")
+@click.option("--qos", metavar="Q", help="QOS of the jobs.")
 @click.option("--nodes", type=click.IntRange(1, 64), metavar="N", help="Nodes of the jobs. Default: 2 where possible.")
 @click.option("--image", metavar="IMAGE", help="Image that the ranks run in. Default: the site's own.")
+@set_option
 @click.option("--keep", is_flag=True, help="Keep the folder of the job that --run submits.")
 @json_option
 @click.pass_context
@@ -39,8 +41,10 @@ def check(
     target: str | None,
     running: bool,
     account: str | None,
+    qos: str | None,
     nodes: int | None,
     image: str | None,
+    settings: tuple[str, ...],
     keep: bool,
     as_json: bool,
 ) -> None:
@@ -53,7 +57,7 @@ def check(
 
     around = Surroundings.of_this_process()
     site, partition = parse_target(target)
-    wanted = Wanted(site, partition, account, nodes, image)
+    wanted = Wanted(site, partition, account, nodes, image, qos=qos, settings=settings)
     report = check_site(wanted, around)
     if not as_json:
         _print(_title(report), report.rows)
@@ -73,11 +77,12 @@ def _probe(
 ) -> ProbeReport | None:
     """Run the probe, unless Slurm has just refused as much in that partition."""
     from slurm_llm.observe.sitefacts import topic_of
+    from slurm_llm.sitecheck import TRIAL
     from slurm_llm.siteprobe import run_probe
 
     name = report.site.profile.partition_name(wanted.partition)
-    refused = [row for row in report.rows if row.topic == topic_of(name) and row.verdict in ("REFUSED", "UNPLANNED")]
-    if refused:
+    tried = (row for row in report.rows if row.topic == topic_of(name) and row.name == TRIAL)
+    if any(row.verdict in ("REFUSED", "UNPLANNED") for row in tried):
         click.echo(f"no job is submitted: partition {name} does not take it", err=True)
         return None
     begun, last = around.monotonic(), ""
@@ -119,7 +124,8 @@ def _lines(row: Row, columns: int = NARROW) -> Iterator[str]:
     verdict = row.verdict.value
     texts = [row.found]
     if verdict != "OK":
-        told = f"the profile has {row.profile}" if row.profile else ""
+        whose = "the job has" if verdict == "REFUSED" else "the profile has"
+        told = f"{whose} {row.profile}" if row.profile else ""
         texts.append(", ".join(part for part in (told, row.where) if part))
         texts.append(row.todo if row.todo.startswith(f"{row.key}:") else ": ".join(p for p in (row.key, row.todo) if p))
     head = (

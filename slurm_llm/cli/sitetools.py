@@ -35,12 +35,13 @@ def lint(context: click.Context, files: tuple[Path, ...], strict: bool, as_json:
 
     Exit status 3 when there is an error (with --strict also a warning), else 0.
     """
+    from slurm_llm.containers.lintrules import RULES
     from slurm_llm.sites.lint import lint_file
 
     around = Surroundings.of_this_process()
     today = date.fromtimestamp(around.now())
     # A base that several profiles extend is told of once.
-    findings = list(dict.fromkeys(one for path in files for one in lint_file(path, around.environ, today)))
+    findings = list(dict.fromkeys(one for path in files for one in lint_file(path, around.environ, today, RULES)))
     errors = sum(one.severity == "error" for one in findings)
     if as_json:
         click.echo(_json(files, findings))
@@ -76,6 +77,9 @@ def init(name: str | None, out: str | None) -> None:
     if path is None:
         click.echo(text, nl=False)
         return
+    if path.stem != chosen:
+        what = f"--name is {chosen}, and --out is called {path.name}"
+        click.echo(f"warning: {what}: in a folder of profiles the file must be called {chosen}.yaml", err=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     # x: never over a file that came into being meanwhile.
     with path.open("x", encoding="utf-8") as stream:

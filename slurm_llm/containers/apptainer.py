@@ -8,7 +8,7 @@ by a shell in double quotes unless --no-eval or --compat is given). SingularityC
 
 from __future__ import annotations
 
-from slurm_llm.containers.references import is_path, is_reference, is_relative, scheme, slashed
+from slurm_llm.containers.references import ARCHIVES, bare, is_path, is_reference, is_relative, scheme, slashed
 from slurm_llm.containers.runtime import Call, Entry, Fault, Passing, Runtime, Words, bind_words
 from slurm_llm.containers.types import ContainerPlan, Mount
 from slurm_llm.sites.containers import ContainerRules
@@ -36,8 +36,10 @@ class Apptainer(Runtime):
         self.prefix = prefix
 
     def check_image(self, image: str) -> Fault | None:
-        if is_path(image) or image.startswith(LOCAL):
+        if image.startswith(LOCAL):
             return None
+        if is_path(image):
+            return self._check_file(image)
         if is_relative(image):
             return Fault(f"'{image}' starts in whatever folder the job is submitted from", "an absolute path")
         kind = scheme(image)
@@ -46,8 +48,15 @@ class Apptainer(Runtime):
         if kind is not None:
             what = f"{self.name} cannot run '{image}'"
             return Fault(what, IMAGE_FORM, f"write {slashed(image)}" if kind in REMOTE else "")
-        todo = f"write docker://{slashed(image)}" if is_reference(image) else ""
+        own = bare(image)
+        todo = f"write docker://{slashed(own)}" if is_reference(own) or own != image else ""
         return Fault(f"'{image}' is no image that {self.name} can take", IMAGE_FORM, todo)
+
+    def _check_file(self, path: str) -> Fault | None:
+        if not path.endswith((*ARCHIVES, ".toml")):
+            return None
+        todo = f"write docker-archive:{path}" if path.endswith(ARCHIVES) else ""
+        return Fault(f"{self.name} runs no such file: '{path}'", IMAGE_FORM, todo)
 
     def pulls(self, image: str) -> bool:
         return scheme(image) in REMOTE

@@ -8,7 +8,7 @@ else /tmp becomes /tmp, USER must be set, and the environment goes through (the 
 
 from __future__ import annotations
 
-from slurm_llm.containers.references import is_path, is_relative
+from slurm_llm.containers.references import ARCHIVES, SIF_FILES, is_path, is_relative
 from slurm_llm.containers.runtime import SINGLE_COPY, Call, Entry, Fault, Runtime, Words, bind_words
 from slurm_llm.sites.containers import ContainerRules
 
@@ -28,8 +28,12 @@ class Charliecloud(Runtime):
     import_hint = "ch-image pull REGISTRY/NAME:TAG && ch-convert NAME:TAG FOLDER"
 
     def check_image(self, image: str) -> Fault | None:
-        if is_path(image):
+        if is_path(image) and not image.endswith((*SIF_FILES, *ARCHIVES)):
             return None
+        if is_path(image):
+            what = f"charliecloud runs image folders and SquashFS files, not '{image}'"
+            own = "from an archive: `ch-convert FILE FOLDER`" if image.endswith(ARCHIVES) else f"`{self.import_hint}`"
+            return Fault(what, IMAGE_FORM, f"make one {own}")
         if is_relative(image):
             return Fault(f"'{image}' starts in whatever folder the job is submitted from", IMAGE_FORM)
         return Fault(f"'{image}' is no file or folder", IMAGE_FORM, f"first `{self.import_hint}`")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 
-from slurm_llm.containers.pyxis import check_hashed
+from slurm_llm.containers.pyxis import HASHED_FORM, IMPORT_HINT, check_hashed
 from slurm_llm.containers.references import is_path
 from slurm_llm.containers.runtime import Call, Fault, Runtime, Words, bind_words
 from slurm_llm.sites.containers import ContainerRules
@@ -39,9 +39,12 @@ class CscsContainerEngine(Runtime):
     name = "cscs_ce"
     section = "cscs_ce"
     refused = ',:"$`\\'
-    import_hint = "enroot import -o IMAGE.sqsh docker://REGISTRY#NAME:TAG"
+    import_hint = IMPORT_HINT
 
     def check_image(self, image: str) -> Fault | None:
+        if image.endswith(".toml"):
+            what = f"'{image}' is an environment definition file, and no image"
+            return Fault(what, HASHED_FORM, "name the image in it; the profile may build on it: container.cscs_ce.base")
         return check_hashed("the container engine", image) if image else None
 
     def pulls(self, image: str) -> bool:

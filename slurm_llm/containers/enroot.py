@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 
+from slurm_llm.containers.pyxis import IMPORT_HINT, check_squash
 from slurm_llm.containers.references import is_path, is_reference, is_relative
 from slurm_llm.containers.runtime import SINGLE_COPY, Call, Entry, Fault, Passing, Runtime, Words
 from slurm_llm.containers.types import Mount
@@ -39,10 +40,12 @@ class Enroot(Runtime):
     program = "enroot"
     section = "enroot"
     shown = ("/dev", "/proc", "/sys")
-    import_hint = "enroot import -o IMAGE.sqsh docker://REGISTRY#NAME:TAG"
+    import_hint = IMPORT_HINT
 
     def check_image(self, image: str) -> Fault | None:
-        if is_path(image) or (_NAME.match(image) and not is_reference(image)):
+        if is_path(image):
+            return check_squash(self.name, image)
+        if _NAME.match(image) and not is_reference(image):
             return None
         if is_relative(image):
             return Fault(f"'{image}' starts in whatever folder the job is submitted from", "an absolute path")

@@ -32,6 +32,13 @@ def choose_image(spec: JobSpec, site: SiteProfile, runtime: Runtime, problems: l
     return "" if isinstance(found, Fault) else found
 
 
+def find_fault(image: str, site: SiteProfile, runtime: Runtime) -> Fault | None:
+    """Return what is wrong with an image that a profile itself names, and that is no alias of another one."""
+    meant = _misread_alias(image, site) if image == site.container.image else None
+    found = meant or _located(image, site, runtime)
+    return found if isinstance(found, Fault) else _fault_of(found, site, runtime)
+
+
 def _misread_alias(asked: str, site: SiteProfile) -> Fault | None:
     """Say what was probably meant by a word that is close to an alias but is none."""
     if "/" in asked or is_path(asked) or is_reference(asked) or is_file_name(asked):

@@ -42,13 +42,18 @@ def gather_mounts(spec: JobSpec, site: SiteProfile, runtime: Runtime, problems: 
     if spec.container is not None:
         asked += [(f"container.mounts[{i}]", text) for i, text in enumerate(spec.container.mounts)]
     for where, text in asked:
-        found = parse_mount(text)
-        fault = found if isinstance(found, Fault) else _fault_of(found, runtime)
-        if fault is not None:
-            problems.append(Problem(where, fault.what, fault.allowed, fault.todo))
-        elif isinstance(found, Mount):
+        found = read_mount(text, runtime)
+        if isinstance(found, Fault):
+            problems.append(Problem(where, found.what, found.allowed, found.todo))
+        else:
             mounts.append(found)
     return tuple(mounts)
+
+
+def read_mount(text: str, runtime: Runtime) -> Mount | Fault:
+    """Return the mount that `text` describes, or what is wrong with it for `runtime`."""
+    found = parse_mount(text)
+    return found if isinstance(found, Fault) else _fault_of(found, runtime) or found
 
 
 def _fault_of(mount: Mount, runtime: Runtime) -> Fault | None:
@@ -96,7 +101,7 @@ def final_mounts(plan: ContainerPlan, runtime: Runtime, run_dir: str | None) -> 
 
 def _problems_of(mounts: Iterable[Mount], runtime: Runtime, run_dir: str | None) -> Iterator[Problem]:
     for mount in mounts:
-        where = "log_root" if mount.source == run_dir else "container.mounts"
+        where = "log_root or storage.logs" if mount.source == run_dir else "container.mounts"
         for path in dict.fromkeys((mount.source, mount.target)):
             # Before a job is rendered `$NAME` is not replaced yet.
             fault = None if run_dir is None and "$" in path else runtime.check_path(path)

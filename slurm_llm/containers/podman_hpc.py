@@ -8,7 +8,7 @@ no escape for a colon; `--env NAME` takes the value from the environment).
 
 from __future__ import annotations
 
-from slurm_llm.containers.references import is_path, is_relative, is_slashed, slashed
+from slurm_llm.containers.references import bare, is_path, is_relative, is_slashed, slashed
 from slurm_llm.containers.runtime import SINGLE_COPY, Call, Entry, Fault, Passing, Runtime, Words, bind_words
 from slurm_llm.sites.containers import ContainerRules
 
@@ -31,7 +31,8 @@ class PodmanHpc(Runtime):
             return Fault(what, IMAGE_FORM, "`podman-hpc load -i FILE`, then write its name")
         if is_slashed(image.removeprefix("docker://")):
             return None
-        todo = f"write {slashed(image)}" if "#" in image else ""
+        own = slashed(bare(image))
+        todo = f"write {own}" if own != image and is_slashed(own) else ""
         return Fault(f"'{image}' is no image name of podman", IMAGE_FORM, todo)
 
     def flags(self, rules: ContainerRules, vendor: str | None) -> Words:

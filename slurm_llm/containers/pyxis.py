@@ -7,18 +7,42 @@ script. Paths with spaces need 0.24.0. The image's own variables win unless they
 
 from __future__ import annotations
 
-from slurm_llm.containers.references import hashed, is_hashed, is_path, is_relative, scheme
+from slurm_llm.containers.references import (
+    ARCHIVES,
+    SIF_FILES,
+    bare,
+    folder_like,
+    hashed,
+    is_hashed,
+    is_path,
+    is_relative,
+    is_slashed,
+    scheme,
+)
 from slurm_llm.containers.runtime import Call, Fault, Runtime, Words, bind_words
 from slurm_llm.sites.containers import ContainerRules
 
-HASHED_FORM = "[USER@][REGISTRY#]NAME[:TAG], or the absolute path of a .sqsh file"
+SQUASH_FORM = "the absolute path of a .sqsh file"
+HASHED_FORM = f"[USER@][REGISTRY#]NAME[:TAG], or {SQUASH_FORM}"
+IMPORT_HINT = "enroot import -o IMAGE.sqsh docker://REGISTRY#NAME:TAG"
 SCHEMES = ("docker", "dockerd")
+
+
+def check_squash(name: str, path: str) -> Fault | None:
+    """Return what is wrong with the path of an image that must be a SquashFS file; `name` is the runtime's."""
+    todo = f"make one: `{IMPORT_HINT}`"
+    if path.endswith((*SIF_FILES, *ARCHIVES, ".toml")):
+        return Fault(f"{name} takes SquashFS files, not '{path}'", SQUASH_FORM, todo)
+    if folder_like(path):
+        what = f"'{path}' looks like a folder, and {name} takes SquashFS files"
+        return Fault(what, SQUASH_FORM, f"{todo}, or give the file this ending")
+    return None
 
 
 def check_hashed(name: str, image: str) -> Fault | None:
     """Return what is wrong with an image of pyxis and of what is built on it; `name` is the runtime's."""
     if is_path(image):
-        return None
+        return check_squash(name, image)
     if is_relative(image):
         return Fault(f"'{image}' starts in whatever folder the job is submitted from", "an absolute path")
     kind = scheme(image)
@@ -32,7 +56,9 @@ def check_hashed(name: str, image: str) -> Fault | None:
     if right != reference and is_hashed(right):
         what = f"'{image}' names its registry with '/', which {name} takes for a part of the name"
         return Fault(what, HASHED_FORM, f"write {start}{right}")
-    return Fault(f"'{image}' is no image that {name} can take", HASHED_FORM)
+    own = bare(reference)
+    todo = f"write {hashed(own)}" if own != reference and is_slashed(own) else ""
+    return Fault(f"'{image}' is no image that {name} can take", HASHED_FORM, todo)
 
 
 class Pyxis(Runtime):
@@ -42,7 +68,7 @@ class Pyxis(Runtime):
     section = "pyxis"
     # Enroot reads the list of mounts as shell text in double quotes.
     refused = ',:"$`\\'
-    import_hint = "enroot import -o IMAGE.sqsh docker://REGISTRY#NAME:TAG"
+    import_hint = IMPORT_HINT
 
     def check_image(self, image: str) -> Fault | None:
         return check_hashed(self.name, image)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-IMAGE_FILES = (".sif", ".simg", ".img", ".sqsh", ".squashfs", ".sqfs")
+SIF_FILES = (".sif", ".simg")
+SQUASH_FILES = (".sqsh", ".squashfs", ".sqfs")
+IMAGE_FILES = (*SIF_FILES, ".img", *SQUASH_FILES)
+ARCHIVES = (".tar", ".tar.gz", ".tgz")
 
 _HOST = r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+(?::\d+)?|[A-Za-z0-9-]+:\d+|localhost)"
 _PATH = r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
@@ -28,6 +31,17 @@ def is_relative(image: str) -> bool:
 def is_file_name(image: str) -> bool:
     """Return whether `image` is the name of an image file without its folder."""
     return not is_path(image) and scheme(image) is None and "#" not in image and image.endswith(IMAGE_FILES)
+
+
+def folder_like(path: str) -> bool:
+    """Return whether a path's last part has no ending, as those of folders; a variable may stand for any."""
+    last = path.rpartition("/")[2]
+    return not last or not set(".$~") & set(last)
+
+
+def bare(image: str) -> str:
+    """Return a reference without `docker://` or `docker:` before it, as other runtimes write it."""
+    return image.removeprefix("docker:").removeprefix("//")
 
 
 def scheme(image: str) -> str | None:

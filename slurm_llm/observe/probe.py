@@ -23,6 +23,8 @@ SAID_LINES, READ_LINES = 4, 64
 PUBLIC = ("huggingface.co", 443)
 """What nodes with a way to the internet try to reach: where models come from."""
 OPT_TRITON = "/opt/tritonserver"
+UNBOUND = ("none", "no")
+"""Values of `srun --cpu-bind` that leave ranks unbound (srun(1))."""
 
 
 @dataclass(frozen=True)
@@ -203,10 +205,23 @@ def _cpus(probe: Probe) -> Row:
     asked = probe.plan.allocation.cpus_per_rank
     counts = {number: f"{rank['cpus']} CPUs" for number, rank in probe.ranks.items()}
     few = [number for number, rank in probe.ranks.items() if isinstance(rank["cpus"], int) and rank["cpus"] < asked]
-    found, key = fold_values(counts), "launcher.step.cpu_bind"
+    found = fold_values(counts)
     if not few:
         return Row("layout", "CPUs", Verdict.OK, found, f"{asked} a rank")
-    return Row("layout", "CPUs", Verdict.WRONG, found, f"{asked} a rank", key, "none leaves binding out")
+    if probe.plan.step.cpu_bind not in UNBOUND:
+        key = "launcher.step.cpu_bind"
+        return Row("layout", "CPUs", Verdict.WRONG, found, f"{asked} a rank", key, "none leaves binding out")
+    least = min(rank["cpus"] for rank in probe.ranks.values() if isinstance(rank["cpus"], int))
+    key = _cpus_key(probe)
+    most = least if key.endswith("per_node") else max(1, least // probe.plan.allocation.ranks_per_node)
+    todo = f"at most {most}: ranks are not bound to CPUs, so the nodes have fewer for a job than Slurm claims"
+    return Row("layout", "CPUs", Verdict.WRONG, found, f"{asked} a rank", key, todo)
+
+
+def _cpus_key(probe: Probe) -> str:
+    """Return the key that the ranks' number of CPUs is from."""
+    name, partition = next(iter(probe.profile.partitions.items()))
+    return f"partitions.{name}.cpus.{'per_node' if partition.cpus.per_rank is None else 'per_rank'}"
 
 
 def mpi_rows(probe: Probe) -> list[Row]:

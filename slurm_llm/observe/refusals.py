@@ -1,4 +1,4 @@
-"""Slurm's known words of refusal, each with the key of the profile to look at; the texts are Slurm's own, whole.
+"""Slurm's known words of refusal, each with the key of the profile to look at, and the value that it has there.
 
 From `slurm_errno.c` and `slurm_opt.c`, 20.11 to 26.05, and from what 22.05.8 answered.
 """
@@ -6,9 +6,12 @@ From `slurm_errno.c` and `slurm_opt.c`, 20.11 to 26.05, and from what 22.05.8 an
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from slurm_llm.plan.types import Plan
 from slurm_llm.slurm.options import MANAGED_SBATCH, MANAGED_SRUN
+from slurm_llm.yamlio import Document
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,39 @@ def explain_refusal(said: str, partition: str) -> Hint:
             return Hint(key.format(name=partition), todo)
     todo = "the words of the site's own submit filter, or of a release not known here: see the site's documentation"
     return Hint("policies.forbid, policies.require", todo)
+
+
+_VALUES = (
+    ("account", "account", ("account", "default")),
+    ("qos", "qos", ("qos",)),
+    ("constraint", "constraint", ("constraint",)),
+    ("reservation", "reservation", ("reservation",)),
+    ("slurm_partition", "partition", ("slurm_partition",)),
+)
+"""Word of a hint's key → field of the allocation, and where the profile has it."""
+
+
+def refused_values(
+    hint: Hint, plan: Plan, partition: str, document: Document, flags: Mapping[str, str]
+) -> tuple[str, str]:
+    """Return the values that a refusal is about, and where they are from; empty texts where it names none.
+
+    `flags` are fields of the allocation that a flag gave, `document` is the profile's.
+    """
+    words = re.findall(r"\w+", hint.key.replace(f"partitions.{partition}", ""))
+    values, places = [], []
+    for word, field, path in _VALUES:
+        if word not in words:
+            continue
+        value = getattr(plan.allocation, field)
+        if not value and "," in hint.key:
+            # One key of several that it may be about.
+            continue
+        values.append(f"{field} {value}" if value else f"no {field}")
+        known = (document.origin(one) for one in (("partitions", partition, *path), path))
+        place = flags.get(field) or next((one for one in known if one), "")
+        places += [place] if value and place else []
+    return ", ".join(values), ", ".join(places)
 
 
 def explain_step(said: str, mpi_types: tuple[str, ...]) -> Hint:

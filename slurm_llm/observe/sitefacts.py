@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from slurm_llm.errors import did_you_mean
 from slurm_llm.observe.checkrows import Row, Verdict
+from slurm_llm.observe.nodechoice import chosen_nodes, feature_words, is_plain, meets
 from slurm_llm.sites.profile import Partition, SiteProfile
 from slurm_llm.slurm.commands import PartitionFacts
-from slurm_llm.slurm.formats import format_time, parse_mem_mib, parse_time
+from slurm_llm.slurm.formats import format_mem, format_time, parse_mem_mib, parse_time
 from slurm_llm.slurm.gres import GpuGres, parse_gpus
+from slurm_llm.slurm.survey import NodeKind
 from slurm_llm.slurm.trial import PartitionLimits
 from slurm_llm.slurm.versions import SlurmVersion
 
 SITE = "site"
+MOST_FEATURES = 12
+"""Features that a row lists."""
 SRUN_FLAGS = {"pyxis": "container-image", "cscs_ce": "environment"}
 """Container runtimes that are options of srun, by the option that shows that their plugin is there."""
 PROGRAMS = {
@@ -39,6 +44,8 @@ class ClusterFacts:
     srun_options: frozenset[str] = frozenset()
     programs: frozenset[str] = frozenset()
     """Those that were found on PATH here."""
+    kinds: tuple[NodeKind, ...] = ()
+    """Every kind of node with its features."""
     missing_paths: frozenset[str] = frozenset()
     """Absolute paths of the profile that are not on this machine."""
     silent: Mapping[str, str] = field(default_factory=dict)
@@ -190,7 +197,7 @@ def partition_rows(name: str, own: Partition, facts: ClusterFacts) -> list[Row]:
         verdict = Verdict.UNKNOWN
         return [Row(topic_of(name), "partition", verdict, found, "none", key, f"it may need one of {listing}")]
     facts_of: tuple[Callable[[str, Partition, list[PartitionFacts], ClusterFacts], Row | None], ...]
-    facts_of = (_exists, _time, _nodes, _most_nodes, _gpus, _gpu_type, _cpus, _memory, _segment)
+    facts_of = (_exists, _time, _features, _nodes, _most_nodes, _gpus, _gpu_type, _cpus, _memory, _share, _segment)
     rows = (fact(name, own, kinds, facts) for fact in facts_of)
     return [row for row in rows if row is not None]
 
@@ -226,13 +233,42 @@ def _exceeds(text: str, longest: int) -> bool:
     return asked is None or asked > longest
 
 
+def _features(name: str, own: Partition, kinds: list[PartitionFacts], facts: ClusterFacts) -> Row | None:
+    told, key, there = own.constraint, f"partitions.{name}.constraint", _kinds_of(kinds, facts)
+    if told is None or not there:
+        return None
+    known = sorted({feature for one in there for feature in one.features})
+    missing = [word for word in feature_words(told) if word not in known]
+    parts = ", ".join(sorted({one.name for one in kinds}))
+    row = Row(topic_of(name), "features", Verdict.OK, f"nodes of {parts} have them", told, key)
+    if missing:
+        more = ", …" if len(known) > MOST_FEATURES else ""
+        listing = f"one of {', '.join(known[:MOST_FEATURES])}{more}" if known else "they have none: remove it"
+        found = f"no node of {parts} has feature {', '.join(missing)}"
+        return replace(row, verdict=Verdict.DIFFERS, found=found, todo=did_you_mean(missing[0], known) or listing)
+    if not is_plain(told):
+        return row
+    fitting, every = sum(one.nodes for one in there if meets(told, one.features)), sum(one.nodes for one in there)
+    if not fitting:
+        return replace(row, verdict=Verdict.DIFFERS, found=f"no node of {parts} has all of them", todo="'|' is either")
+    return replace(row, found=f"{fitting} of {every} nodes of {parts} have them")
+
+
+def _kinds_of(kinds: list[PartitionFacts], facts: ClusterFacts) -> list[NodeKind]:
+    names = {one.name for one in kinds}
+    return [one for one in facts.kinds if one.partition in names]
+
+
 def _nodes(name: str, own: Partition, kinds: list[PartitionFacts], facts: ClusterFacts) -> Row | None:
     if own.nodes is None:
         return None
-    total, key = sum(one.nodes for one in kinds), f"partitions.{name}.nodes"
-    row = Row(topic_of(name), "nodes", Verdict.OK, f"{total}", f"{own.nodes}", key)
+    every, key = sum(one.nodes for one in kinds), f"partitions.{name}.nodes"
+    chosen = chosen_nodes(own, _kinds_of(kinds, facts))
+    total = every if chosen is None else chosen
+    found = f"{total}" if total == every else f"{total} of {every}, by constraint or type of GPU"
+    row = Row(topic_of(name), "nodes", Verdict.OK, found, f"{own.nodes}", key)
     if own.nodes < total:
-        # Perhaps on purpose: a constraint may choose some of them.
+        # Perhaps on purpose: some may be kept for others.
         return replace(row, verdict=Verdict.NOTE, todo=f"jobs of more than {own.nodes} nodes are refused here")
     return _verdict(own.nodes == total, row, f"{key}: {total}")
 
@@ -242,7 +278,8 @@ def _most_nodes(name: str, own: Partition, kinds: list[PartitionFacts], facts: C
     limits = [facts.limits[one.name].max_nodes for one in kinds if one.name in facts.limits]
     most = None if not limits or None in limits else max(limit for limit in limits if limit is not None)
     if told is None:
-        if most is None:
+        # More nodes than there are nobody can ask for: the limit adds nothing.
+        if most is None or min(own.nodes or most + 1, sum(one.nodes for one in kinds)) <= most:
             return None
         todo = f"{key}: {most} refuses larger jobs before Slurm does"
         return Row(topic_of(name), "nodes a job", Verdict.NOTE, f"at most {most}", "no limit given", key, todo)
@@ -278,6 +315,9 @@ def _gpu_type(name: str, own: Partition, kinds: list[PartitionFacts], facts: Clu
     found = ", ".join(types) or "GPUs without a type"
     row = Row(topic_of(name), "GPU type", Verdict.OK, found, told, key)
     todo = f"one of {found}" if types else "leave it out, with gpu_request.typed: false"
+    if told in types and not own.gpu_request.typed:
+        todo = f"no request names it: partitions.{name}.gpu_request.typed: true, or leave it out"
+        return replace(row, verdict=Verdict.NOTE, todo=todo)
     return _verdict(told in types, row, todo)
 
 
@@ -295,6 +335,21 @@ def _memory(name: str, own: Partition, kinds: list[PartitionFacts], facts: Clust
         return None
     row = Row(topic_of(name), "memory", Verdict.OK, f"{most}M a node", told, key)
     return _verdict(parse_mem_mib(told) <= most, row, f"at most {most}M")
+
+
+def _share(name: str, own: Partition, kinds: list[PartitionFacts], facts: ClusterFacts) -> Row | None:
+    """Compare what the ranks of a node may ask for together with what a node has."""
+    most, memory, key = max(one.mem_mib for one in kinds), own.memory, f"partitions.{name}.memory.per_rank"
+    if memory.per_rank is None or memory.style not in ("mem", "mem_per_gpu") or not most:
+        return None
+    # A job that takes every GPU asks for memory.whole_node where that is given.
+    ranks = own.gpus_per_node - (memory.whole_node is not None)
+    if ranks < 1 or (memory.whole_node is not None and (own.whole_node or own.exclusive is True)):
+        return None
+    need = parse_mem_mib(memory.per_rank) * ranks
+    row = Row(topic_of(name), "memory a rank", Verdict.OK, f"{most}M a node", f"{memory.per_rank}", key)
+    todo = f"at most {most // ranks}M: {ranks} ranks ask for {format_mem(need)} together"
+    return _verdict(need <= most, row, todo)
 
 
 def _segment(name: str, own: Partition, kinds: list[PartitionFacts], facts: ClusterFacts) -> Row | None:

@@ -13,18 +13,20 @@ def find_warnings(
 ) -> tuple[str, ...]:
     """Return one sentence for each doubt; `site` is the profile as it is for `partition`."""
     return (
-        *_of_resources(spec, partition),
+        *_of_resources(spec, site, partition),
         *_of_idle_gpus(partition, layout),
         *_of_policies(site, partition),
         *_of_spread(sizes, layout),
     )
 
 
-def _of_resources(spec: JobSpec, partition: Partition) -> list[str]:
+def _of_resources(spec: JobSpec, site: SiteProfile, partition: Partition) -> list[str]:
     found = []
     cpus = spec.resources.cpus_per_rank or partition.cpus.per_rank or partition.cpus.per_node
     if not cpus and partition.cpus.style != "none":
-        found.append("neither spec nor site says how many CPUs a rank gets: 1 (set resources.cpus_per_rank)")
+        key = f"partitions.{next(iter(site.partitions))}.cpus.{'per_node' if partition.gpus_per_node else 'per_rank'}"
+        todo = f"set resources.cpus_per_rank, or for every job {key} in the profile"
+        found.append(f"neither spec nor site says how many CPUs a rank gets: 1 ({todo})")
     if (spec.resources.time or partition.time.default) is None:
         found.append("no time limit given: Slurm's own default for the partition counts")
     return found

@@ -13,6 +13,7 @@ from typing import Literal
 
 from slurm_llm.errors import Problem, SiteError
 from slurm_llm.sites.extends import Identity, identities
+from slurm_llm.sites.find import known_names
 from slurm_llm.yamlio import Key, Tree, dotted
 
 SITE_VARIABLE = "SLURM_LLM_SITE"
@@ -158,8 +159,8 @@ def _problem(identity: Identity, fault: Fault) -> Problem:
     return Problem(identity.document.where(fault.key), what, todo="correct the value")
 
 
-def detected_site(detection: Detection) -> str:
-    """Return the name of the one profile that fits this machine.
+def detected_site(detection: Detection, asked: str = "--site") -> str:
+    """Return the name of the one profile that fits this machine; `asked` is the flag that could name one, if any.
 
     Raises:
         SiteError: none fits, or several do; the faults that were met are told with it.
@@ -167,12 +168,14 @@ def detected_site(detection: Detection) -> str:
     matches = detection.matches
     if len(matches) == 1:
         return matches[0]
-    known = "known sites: " + ", ".join(one.name for one in detection.sites)
+    known = "known sites: " + known_names({one.name: one.file.path for one in detection.sites})
     if matches:
         what = f"no site given, and several match this machine: {', '.join(matches)}"
-        raise SiteError((Problem("--site", what, todo="add --site NAME"), *detection.problems))
+        todo = f"add {asked} NAME" if asked else "name one of them"
+        raise SiteError((Problem(asked, what, todo=todo), *detection.problems))
     what = "no site given, and none matches this machine"
-    raise SiteError((Problem("--site", what, known, f"add --site NAME or set {SITE_VARIABLE}"), *detection.problems))
+    todo = f"{f'add {asked} NAME' if asked else 'name one'}, or set {SITE_VARIABLE}"
+    raise SiteError((Problem(asked, what, todo, known), *detection.problems))
 
 
 def facts_of_this_machine(environ: Mapping[str, str]) -> Facts:

@@ -11,6 +11,8 @@ from slurm_llm.slurm.survey import PartitionRules, Survey
 from slurm_llm.yamlio import Tree
 
 DEFAULT_TIME_S = 3600
+MOST_FEATURES = 8
+"""Features that a remark lists."""
 GIB = 1024
 PARTITION, NODES = "scontrol show partition", "sinfo"
 _ARCHES = ("x86_64", "aarch64")
@@ -26,6 +28,7 @@ def add_partition(draft: Draft, survey: Survey, queue: Queue) -> None:
     _qos(draft, survey, rules)
     if queue.constraint:
         draft.key(2, "constraint", guessed("a feature that only these nodes have (sinfo)"), queue.constraint)
+    _some_features(draft, queue)
     down = f", {shape.nodes - shape.up} of them not up now" if shape.nodes > shape.up else ""
     draft.key(2, "nodes", read(NODES, f"%D{down}"), shape.nodes)
     if shape.arch in _ARCHES:
@@ -39,6 +42,16 @@ def add_partition(draft: Draft, survey: Survey, queue: Queue) -> None:
     _limits(draft, queue)
     _preemption(draft, survey, rules)
     _who_may(draft, survey, rules)
+
+
+def _some_features(draft: Draft, queue: Queue) -> None:
+    some, nodes = queue.shape.some, queue.shape.nodes
+    if not some:
+        return
+    told = ", ".join(f"{feature} {number}" for feature, number in some[:MOST_FEATURES])
+    more = f" and {len(some) - MOST_FEATURES} features more" if len(some) > MOST_FEATURES else ""
+    use = f"To keep jobs on some of them: constraint: {some[0][0]} ('a&b' for both, 'a|b' for either), and their number"
+    draft.remark(2, f"Its nodes differ in features, of {nodes} have: {told}{more} (sinfo: %f). {use} as nodes")
 
 
 def _qos(draft: Draft, survey: Survey, rules: PartitionRules) -> None:
@@ -71,6 +84,9 @@ def _gpus(draft: Draft, survey: Survey, queue: Queue) -> None:
         about = {"vendor": vendor, "model": shape.model} if vendor else {"model": shape.model}
     if queue.typed:
         about["slurm_type"] = gpu.type
+    elif gpu.type:
+        by_name = f"gpu: {{slurm_type: {gpu.type}}} with gpu_request: {{typed: true}}"
+        draft.remark(2, f"To ask for these GPUs by their type in Slurm: {by_name}")
     if about:
         draft.key(2, "gpu", read(NODES, "%G" if gpu.type else "%f"), about)
     trackable = survey.config.get("SelectType", "") == "select/cons_tres"

@@ -21,7 +21,8 @@ _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 class Shape:
     """One kind of node in a partition: `nodes` of them, `up` of which can take jobs now, sizes the smallest one's.
 
-    `mem_mib` is what jobs may have. `features` are those that all of them have. `arch` is empty where unknown.
+    `mem_mib` is what jobs may have. `features` are those that all of them have, `some` those that only some have, with
+    the number of nodes. `arch` is empty where unknown.
     """
 
     gpu: GpuGres
@@ -31,6 +32,7 @@ class Shape:
     mem_mib: int
     threads_per_core: int
     features: frozenset[str]
+    some: tuple[tuple[str, int], ...]
     arch: str
     mixed: bool
     boots: bool
@@ -152,6 +154,7 @@ def _shape(group: list[tuple[NodeKind, GpuGres]], nodes: Mapping[str, Mapping[st
         max(0, kind.mem_mib - _number(own.get("MemSpecLimit", ""))) for kind, own in zip(kinds, known, strict=True)
     ]
     arches = {own["Arch"] for own in known if own.get("Arch")}
+    features = frozenset(kinds[0].features).intersection(*(kind.features for kind in kinds))
     return Shape(
         gpu=group[0][1],
         nodes=sum(kind.nodes for kind in kinds),
@@ -159,11 +162,21 @@ def _shape(group: list[tuple[NodeKind, GpuGres]], nodes: Mapping[str, Mapping[st
         cpus=min(cpus),
         mem_mib=min(memory),
         threads_per_core=max(kind.threads_per_core for kind in kinds),
-        features=frozenset(kinds[0].features).intersection(*(kind.features for kind in kinds)),
+        features=features,
+        some=_some(kinds, features),
         arch=arches.pop() if len(arches) == 1 else "",
         mixed=len(set(cpus)) > 1 or len(set(memory)) > 1,
         boots=any(kind.boots for kind in kinds),
     )
+
+
+def _some(kinds: list[NodeKind], common: frozenset[str]) -> tuple[tuple[str, int], ...]:
+    """Return the features beyond the common ones, each with the number of nodes that have it."""
+    counts: dict[str, int] = {}
+    for kind in kinds:
+        for feature in kind.features:
+            counts[feature] = counts.get(feature, 0) + kind.nodes
+    return tuple((feature, number) for feature, number in sorted(counts.items()) if feature not in common)
 
 
 def _details(kind: NodeKind, nodes: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:

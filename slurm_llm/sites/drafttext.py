@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from slurm_llm.yamlio import Tree, dump
 WIDTH = 118
 COLUMN = 46
 INDENT = "  "
+_TIME = re.compile(r"(?:\d+-)?\d+(?::\d+)+\Z")
 
 
 def read(command: str, what: str) -> str:
@@ -77,7 +79,12 @@ def _flow(value: Tree) -> str:
 
 
 def _flow_text(text: str) -> str:
-    """Return text as YAML writes it, in quotes where it would mean something else in brackets or alone."""
+    """Return text as YAML writes it, in quotes where it would mean something else in brackets or alone.
+
+    Times are in quotes, all of them: older YAML reads some as numbers.
+    """
+    if _TIME.match(text):
+        return f'"{text}"'
     plain = dump([text])[2:].strip()
     in_brackets = plain == text and not set(",[]{}") & set(text)
     return plain if plain != text or in_brackets else "'" + text.replace("'", "''") + "'"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_llm.errors import InputError, Problem, SiteError, did_you_mean
-from slurm_llm.sites.find import IDENTITY, Library, ProfileFile, read_head
+from slurm_llm.sites.find import ENDING, IDENTITY, PATH_VARIABLE, Library, ProfileFile, known_names, read_head
 from slurm_llm.sites.merge import Layer, merge_layers
 from slurm_llm.yamlio import Document, Tree
 
@@ -87,7 +87,7 @@ class _Builder:
         target = self.library.below(file) if same else self.library.first(parent)
         where = document.where(("extends",))
         if target is None:
-            self.problems.append(_unknown(where, parent, same, self.library))
+            self.problems.append(_unknown(where, file, parent, self.library))
         elif target in self._open:
             circle = " → ".join((*(other.name for other in self._open[self._open.index(target) :]), parent))
             what = f"extends: '{parent}' is itself built on this profile: {circle}"
@@ -121,17 +121,37 @@ def _nameless(document: Document) -> Document:
     return replace(document, value={key: value for key, value in document.value.items() if key not in IDENTITY})
 
 
-def _unknown(where: str, name: str, same: bool, library: Library) -> Problem:
-    if same:
+def _unknown(where: str, file: ProfileFile, name: str, library: Library) -> Problem:
+    if name == file.name:
         what = f"extends: there is no other profile '{name}' further down the folders"
         return Problem(where, what, todo="remove it")
-    known = sorted(library.files)
-    return Problem(
-        where,
-        f"extends: there is no profile '{name}'",
-        "known: " + ", ".join(known),
-        did_you_mean(name, known) or "correct the name",
-    )
+    known = _with_bases_first(library)
+    beside = file.path.parent / f"{name}{ENDING}"
+    if beside.is_file():
+        hint = f"{beside} is beside this file, but only the folders of profiles are looked in"
+        todo = f"put it into one of them, or name its folder in {PATH_VARIABLE}"
+    else:
+        hint = did_you_mean(name, known)
+        todo = "" if hint else "correct the name"
+    what = f"extends: there is no profile '{name}'" + (f": {hint}" if hint else "")
+    return Problem(where, what, f"known: {known_names(known)}", todo)
+
+
+def _with_bases_first(library: Library) -> dict[str, Path]:
+    names = sorted(library.files, key=lambda name: (not name.startswith("base-"), name))
+    return {name: library.files[name][0].path for name in names}
+
+
+def laid_over_nothing(library: Library, file: ProfileFile) -> Problem | None:
+    """Return the problem of a user's file that only changes a profile, and has the name of none."""
+    document = library.document(file)
+    is_whole = {"schema_version", "name", "partitions", "extends"} & document.value.keys()
+    if file.kind != "user" or is_whole or library.below(file) is not None:
+        return None
+    hint = did_you_mean(file.name, [name for name in library.files if name != file.name])
+    what = f"there is no profile '{file.name}' that this could be laid over" + (f": {hint}" if hint else "")
+    whole = "a profile of its own has schema_version, name and partitions"
+    return Problem(str(file.path), what, whole, "give the file the name of a profile")
 
 
 def identities(environ: Mapping[str, str]) -> tuple[list[Identity], list[Problem]]:
@@ -156,7 +176,7 @@ def _identity(library: Library, name: str, files: list[ProfileFile]) -> Identity
     return Identity(name, main, overlay, merged.document, (*chain.problems, *merged.problems))
 
 
-def base_refused(where: str, name: str, known: list[str]) -> Problem:
+def base_refused(where: str, name: str, known: Mapping[str, Path]) -> Problem:
     """Return the problem of a base that is asked for as a site."""
     what = f"'{name}' is a base, which other profiles are built on, and no cluster"
-    return Problem(where, what, "known sites: " + ", ".join(known), "or write a profile that extends it")
+    return Problem(where, what, f"known sites: {known_names(known)}", "or write a profile that extends it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,6 +15,10 @@ from slurm_llm.yamlio import Document, load_document, parse_document, read_text
 
 PATH_VARIABLE = "SLURM_LLM_SITE_PATH"
 SYSTEM_FOLDER = Path("/etc/slurm_llm/sites")
+ENDING, OTHER_ENDING = ENDINGS = (".yaml", ".yml")
+"""Endings of profiles that are given by path; in a folder of profiles only the first one counts."""
+MOST_NAMED = 10
+"""Names of profiles that a message lists."""
 
 FolderKind = Literal["user", "admin", "system", "packaged"]
 FileKind = Literal["user", "admin", "system", "packaged", "path"]
@@ -73,7 +77,7 @@ class Library:
         system: Path = SYSTEM_FOLDER,
     ) -> None:
         self.problems: list[Problem] = []
-        """Folders that exist and cannot be read."""
+        """Folders that exist and cannot be read, and files in them that are no profiles by their ending."""
         self.files: dict[str, list[ProfileFile]] = {}
         """Name → its files, the first folder's first."""
         self._read = read or _load
@@ -84,13 +88,15 @@ class Library:
 
     def _profiles(self, folder: Path) -> list[Path]:
         try:
-            return sorted(path for path in folder.iterdir() if path.suffix == ".yaml" and not path.name.startswith("."))
+            paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             what = f"this folder of profiles cannot be read: {error.strerror}"
             self.problems.append(Problem(str(folder), what, todo="its profiles are left out"))
             return []
+        self.problems += [not_found_by_name(path) for path in paths if path.suffix == OTHER_ENDING]
+        return [path for path in paths if path.suffix == ENDING]
 
     def document(self, file: ProfileFile) -> Document:
         """Return what stands in `file`.
@@ -121,6 +127,12 @@ class Library:
     def main(self, name: str) -> ProfileFile | None:
         """Return the file that is the profile `name`: the first one that is not only laid over another."""
         return next((file for file in self.files.get(name, ()) if not self.is_overlay(file)), None)
+
+
+def not_found_by_name(path: Path) -> Problem:
+    """Return the problem of a file in a folder of profiles whose ending is another one."""
+    what = f"this file is not read: names of profiles end in {ENDING}"
+    return Problem(str(path), what, todo=f"rename it to {path.stem}{ENDING}")
 
 
 def _load(path: Path) -> Document:
@@ -161,8 +173,17 @@ def head_of(text: str) -> str:
     return "\n".join(lines)
 
 
-def unknown_site(where: str, name: str, known: Iterable[str]) -> Problem:
-    """Return the problem of a name that no profile has."""
-    names = sorted(known)
-    hint = did_you_mean(name, names) or "or give the path of a profile"
-    return Problem(where, f"unknown site '{name}'", "known sites: " + ", ".join(names), hint)
+def known_names(files: Mapping[str, Path]) -> str:
+    """Return names for a message, those of no packaged profile first, and how many there are beside them."""
+    packaged = sites_dir()
+    names = sorted(files, key=lambda name: files[name].parent == packaged)
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more: slurm-llm site list" if more > 0 else "")
+
+
+def unknown_site(where: str, name: str, known: Mapping[str, Path]) -> Problem:
+    """Return the problem of a name that no profile has; a file of that name may lie in the current folder."""
+    here = next((f"./{name}{end}" for end in ENDINGS if Path(f"{name}{end}").is_file()), None)
+    hint = f"{here} is here: give this path" if here else did_you_mean(name, known)
+    what = f"unknown site '{name}'" + (f": {hint}" if hint else "")
+    return Problem(where, what, f"known sites: {known_names(known)}", "" if hint else "or give the path of a profile")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -21,11 +21,12 @@ from slurm_llm.sites import (
     lintrules_sizes,
 )
 from slurm_llm.sites.find import Library
+from slurm_llm.sites.lintfiles import never_found, read_profile
 from slurm_llm.sites.lintrules import Rule, Severity, View, joined_labels
 from slurm_llm.sites.lintrules_schema import Fault, Leftover, find_faults
 from slurm_llm.sites.load import resolve_site
 from slurm_llm.sites.secrets import KIND_OF_NAMED, find_secrets, is_secret_value, names_secret, redacted
-from slurm_llm.yamlio import Document, Key, Tree, parse_document, read_text
+from slurm_llm.yamlio import Document, Key, Tree, parse_document
 
 RULES: tuple[Rule, ...] = (
     *lintrules_profile.RULES,
@@ -37,19 +38,20 @@ RULES: tuple[Rule, ...] = (
     *lintrules_container.RULES,
     *lintrules_scripts.RULES,
 )
-"""Every rule beyond the schema's own."""
+"""Every rule beyond the schema's own that needs no more than the profile; callers bring those that do as `more`."""
 
 NEED_ALL = frozenset(
     {
         *("typed-without-type", "gpus-never-asked-for", "style-without-value", "several-nodes-without-mpi"),
         *("rendezvous-without-interface", "proxy-without-address", "run-without-release", "container-never-used"),
-        *("options-of-another-runtime", "mpi-never-used", "required-never-written"),
+        *("options-of-another-runtime", "mpi-never-used", "required-never-written", "image-not-taken"),
+        "one-cpu-a-rank",
     }
 )
 """Rules that are tried only where no base is missing, which may have what they miss."""
 
 SCHEMA_RULES = ("unknown-key", "missing-key", "managed-option", "wrong-value")
-UNREADABLE, NOT_MERGED, SECRET = "unreadable", "not-mergeable", "secret"
+UNREADABLE, NOT_FOUND, NOT_MERGED, SECRET = "unreadable", "not-found-by-name", "not-mergeable", "secret"
 
 _FOUND = re.compile(r" \(found: .*\)\Z", re.DOTALL)
 _SECRET_TODO = "take it out, renew it, and read it from a file with mode 600 or from the submitting environment"
@@ -77,31 +79,38 @@ class Finding:
         return asdict(self)
 
 
-def lint_file(path: Path, environ: Mapping[str, str], today: date) -> list[Finding]:
-    """Return every finding about the profile at `path`, merged with what it extends; only this reads files."""
+def lint_file(path: Path, environ: Mapping[str, str], today: date, more: Sequence[Rule] = ()) -> list[Finding]:
+    """Return every finding about the profile at `path`, merged with what it extends; only this reads files.
+
+    `more` are rules that are tried beside RULES.
+    """
     try:
-        text = read_text(path, SiteError)
+        text = read_profile(path, environ)
     except SiteError as error:
         return _told(UNREADABLE, error.problems)
     try:
         document = parse_document(text, str(path), SiteError)
     except SiteError as error:
         return [*_told(UNREADABLE, error.problems), *lint_secrets(text, str(path))]
-    return [*_merged(path, document, environ, today), *lint_secrets(text, str(path), document)]
+    passed_over = never_found(path, environ)
+    found = [] if passed_over is None else [_finding("warning", NOT_FOUND, passed_over)]
+    found += _merged(path, document, environ, today, (*RULES, *more))
+    return [*found, *lint_secrets(text, str(path), document)]
 
 
-def _merged(path: Path, document: Document, environ: Mapping[str, str], today: date) -> list[Finding]:
+def _merged(
+    path: Path, document: Document, environ: Mapping[str, str], today: date, rules: Sequence[Rule]
+) -> list[Finding]:
     name = _name_of(path, environ)
     try:
         found = resolve_site(name or (str(path) if "/" in str(path) else f"./{path}"), environ)
     except SiteError as error:
-        return [*_told(NOT_MERGED, error.problems), *lint_document(document, today=today, whole=False)]
+        return [*_told(NOT_MERGED, error.problems), *lint_document(document, today=today, whole=False, rules=rules)]
     problems = (*found.problems, *found.merged.problems)
     # The loader tells it where a file's name matters: when the file is found by its name.
     stem = None if name else path.stem
-    own = lint_document(
-        found.merged.document, today=today, stem=stem, whole=not found.problems, shared=found.merged.defaults
-    )
+    merged, whole = found.merged, not found.problems
+    own = lint_document(merged.document, today=today, stem=stem, whole=whole, shared=merged.defaults, rules=rules)
     return [_as_given(finding, path) for finding in (*_told(NOT_MERGED, problems), *own)]
 
 
@@ -112,11 +121,13 @@ def lint_document(
     stem: str | None = None,
     whole: bool = True,
     shared: frozenset[str] = frozenset(),
+    rules: Sequence[Rule] = RULES,
 ) -> list[Finding]:
     """Return every finding about the profile that `document` holds, in the order of its lines.
 
     `document` is what is left when bases and overrides are merged; with `whole` false it lacks its bases, so what is
-    missing is not told. `stem` is the file's name without ending, `shared` the places of partition_defaults.
+    missing is not told. `stem` is the file's name without ending, `shared` the places of partition_defaults, `rules`
+    what is tried beside the schema.
     """
     left = find_faults(document)
     hidden = frozenset(_secret_paths(document.value, ()))
@@ -125,8 +136,8 @@ def lint_document(
     if left.profile is not None:
         common = frozenset(path for path, origin in left.origins.items() if document.where(origin) in shared)
         view = View(left.profile, left.tree, today, stem, frozenset(left.out | left.stand_ins), common)
-        rules = [rule for rule in RULES if whole or rule.name not in NEED_ALL]
-        findings += _of_rules(rules, view, left, document, _values(document.value, hidden))
+        tried = [rule for rule in rules if whole or rule.name not in NEED_ALL]
+        findings += _of_rules(tried, view, left, document, _values(document.value, hidden))
     return sorted(dict.fromkeys(findings), key=_place)
 
 
@@ -158,13 +169,14 @@ def _counts(fault: Fault, document: Document, whole: bool) -> bool:
 
 
 def _of_fault(fault: Fault, hidden: frozenset[Key], shared: frozenset[str]) -> Finding:
-    problem, what = fault.problem, fault.problem.what
+    problem, what, todo = fault.problem, fault.problem.what, fault.problem.todo
     if any(path[: len(fault.path)] == fault.path or fault.path[: len(path)] == path for path in hidden):
-        what = _FOUND.sub("", what)
+        # Both may show the value.
+        what, todo = _FOUND.sub("", what), ""
     if problem.where in shared and len(fault.path) > 2:
         # What stands there is in every partition: it is told once, by the name that it has in the file.
         what = what.replace(f"partitions.{fault.path[1]}.", "partition_defaults.", 1)
-    return _finding("error", fault.rule, Problem(problem.where, what, problem.allowed, problem.todo))
+    return _finding("error", fault.rule, Problem(problem.where, what, problem.allowed, todo))
 
 
 def _of_rules(
@@ -188,7 +200,7 @@ def _finding(severity: Severity, rule: str, problem: Problem) -> Finding:
         int(line) if has_line else None,
         redacted(problem.what),
         redacted(problem.allowed),
-        problem.todo or "correct this line",
+        redacted(problem.todo) or "correct this line",
     )
 
 

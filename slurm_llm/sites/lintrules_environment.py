@@ -10,6 +10,7 @@ from slurm_llm.sites.lintrules import Hit, Queue, queue_rules
 _COMMAND = re.compile(r"\$\(|`")
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_]|\{)")
 _DEVICES = frozenset({"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"})
+_SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 _OF_SLURM = re.compile(r"(?:SLURM|SBATCH|SRUN|SALLOC)_")
 _TUNING = re.compile(r"SLURM_(?:PMIX_|PMI_|MPI_|DEBUG|UNBUFFEREDIO|LLM_)")
 """Variables of plugins and daemons, which are no options of srun."""
@@ -39,6 +40,15 @@ def set_and_unset(queue: Queue) -> Iterator[Hit]:
         if name in queue.site.env.set:
             what = f"{name} is in env.unset and in env.set, which wins"
             yield Hit(queue.at("env", "unset", index), what, "remove it from one of the two")
+
+
+def search_path_replaced(queue: Queue) -> Iterator[Hit]:
+    """Modules and images fill these variables: a value of the profile's own hides their programs and libraries."""
+    for name in _SEARCH_PATHS:
+        if name in queue.site.env.set:
+            what = f"env.set.{name} takes the place of what modules and images put there"
+            todo = f"put paths in front of it: env: {{prepend: {{{name}: [/path]}}}}"
+            yield Hit(queue.at("env", "set", name), what, todo)
 
 
 def variable_of_slurm(queue: Queue) -> Iterator[Hit]:
@@ -100,5 +110,5 @@ def _names_interface(value: str, interface: str, by_prefix: bool) -> bool:
 
 RULES = (
     *queue_rules("error", value_is_literal, variable_of_slurm, visible_devices, provider_of_another_fabric),
-    *queue_rules("warning", set_and_unset, verbs_on_another_fabric, interface_differs),
+    *queue_rules("warning", search_path_replaced, set_and_unset, verbs_on_another_fabric, interface_differs),
 )

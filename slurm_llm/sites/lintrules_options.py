@@ -81,7 +81,8 @@ def forbidden_but_asked_for(queue: Queue) -> Iterator[Hit]:
         if name in forbidden:
             place = path if queue.view.given(*path) else queue.at("policies", "forbid", forbidden[name])
             what = f"{_said(path)} asks for --{name}, which policies.forbid says is refused"
-            yield Hit(place, what, "remove the value (or choose style: none), or the name from policies.forbid")
+            value = "the value (or choose style: none)" if name in _DIALECT else "the value"
+            yield Hit(place, what, f"remove {value}, or the name from policies.forbid")
 
 
 def leaves_out_what_jobs_need(queue: Queue) -> Iterator[Hit]:

@@ -17,7 +17,7 @@ def typed_without_type(queue: Queue) -> Iterator[Hit]:
 def type_never_used(queue: Queue) -> Iterator[Hit]:
     """Where the type selects the hardware, a request without it gets any GPU."""
     request = queue.partition.gpu_request
-    if queue.given("gpu", "slurm_type") and queue.partition.gpu.slurm_type and not request.typed:
+    if queue.partition.gpu.slurm_type and not request.typed and not _is_typed_elsewhere(queue):
         what = f"{queue.label} names a type of GPU, and no request does"
         yield Hit(queue.own("gpu", "slurm_type"), what, "set gpu_request.typed: true, or use gpu.model to describe it")
     if queue.given("gpu_request", "typed") and request.typed and not _asks_for_gpus(queue):
@@ -68,6 +68,17 @@ def cpus_exceed_node(queue: Queue) -> Iterator[Hit]:
     yield Hit(queue.own("cpus", "per_rank"), what, todo)
 
 
+def one_cpu_a_rank(queue: Queue) -> Iterator[Hit]:
+    """A rank that gets one CPU loads weights, tokenizes and answers on it, whatever the node has to give."""
+    cpus = queue.partition.cpus
+    if queue.view.profile.base or not queue.gpus or cpus.style == "none":
+        return
+    if cpus.per_rank is None and cpus.per_node is None:
+        what = f"{queue.label}: a rank gets 1 CPU, as neither cpus.per_rank nor cpus.per_node is given"
+        place = queue.own("cpus") if queue.given("cpus") else queue.own("gpus_per_node")
+        yield Hit(place, what, "set cpus.per_node (see %c of `sinfo -o '%P %c'`): its GPUs share the CPUs")
+
+
 def hint_with_threads_per_core(queue: Queue) -> Iterator[Hit]:
     """Slurm refuses --hint beside --threads-per-core: nomultithread is threads_per_core 1 by another name."""
     cpus = queue.partition.cpus
@@ -115,6 +126,13 @@ def grace_without_preemption(queue: Queue) -> Iterator[Hit]:
         yield Hit(queue.own("preempt", "grace_s"), what, "set preempt.possible: true, or remove it")
 
 
+def _is_typed_elsewhere(queue: Queue) -> bool:
+    """Whether the type stands in partition_defaults, and some other partition's requests name it."""
+    return not queue.given("gpu", "slurm_type") and any(
+        other.partition.gpu_request.typed for other in queue.view.queues
+    )
+
+
 def _asks_for_gpus(queue: Queue) -> bool:
     request = queue.partition.gpu_request
     return request.style != "none" or request.step not in ("same", "none")
@@ -123,6 +141,6 @@ def _asks_for_gpus(queue: Queue) -> bool:
 RULES = (
     *queue_rules("error", typed_without_type, gpus_never_asked_for, mixed_gpu_dialects, needs_gpu_request),
     *queue_rules("error", cpus_exceed_node, hint_with_threads_per_core),
-    *queue_rules("warning", type_never_used, cpus_never_used, memory_never_used, style_without_value),
+    *queue_rules("warning", one_cpu_a_rank, type_never_used, cpus_never_used, memory_never_used, style_without_value),
     *queue_rules("warning", grace_without_preemption),
 )

@@ -13,6 +13,7 @@ from typing import Any, cast
 from slurm_llm.errors import Problem
 from slurm_llm.schema import document_path, problem_at
 from slurm_llm.sites.profile import SiteProfile
+from slurm_llm.sites.remedies import remedy
 from slurm_llm.yamlio import Document, Key, Tree
 
 MAX_ROUNDS = 20
@@ -110,7 +111,7 @@ def _note(document: Document, left: Leftover, path: Key, items: list[Any]) -> No
     else:
         left.stand_ins.discard(path)
     if is_new:
-        problem = problem_at(SiteProfile, document, path, items)
+        problem = problem_at(SiteProfile, document, path, items, remedy)
         rule = "managed-option" if _MANAGED in problem.what else _RULES.get(items[0]["type"], "wrong-value")
         left.faults[path] = Fault(path, rule, problem)
 

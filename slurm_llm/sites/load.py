@@ -10,10 +10,11 @@ from pathlib import Path
 from slurm_llm.errors import InputError, Problem, SiteError
 from slurm_llm.schema import validate
 from slurm_llm.sites.detect import SITE_VARIABLE, Facts, detect, detected_site
-from slurm_llm.sites.extends import base_refused, chain_of, identities
-from slurm_llm.sites.find import Library, ProfileFile, unknown_site
+from slurm_llm.sites.extends import base_refused, chain_of, identities, laid_over_nothing
+from slurm_llm.sites.find import ENDINGS, Library, ProfileFile, unknown_site
 from slurm_llm.sites.merge import DEFAULTS, PARTITIONS, Layer, Merged, merge_layers
 from slurm_llm.sites.profile import SiteProfile
+from slurm_llm.sites.remedies import remedy
 from slurm_llm.yamlio import FROM_FLAG, Document, Tree, dotted
 
 NOT_FOR_SPECS = frozenset(
@@ -56,18 +57,21 @@ def load_site(
     *,
     label: str = "site",
     facts: Facts | None = None,
+    asked: str = "--site",
 ) -> Site:
     """Load the site called `name` (or the file at that path), with `overlay`, a spec's `site:`, over it.
 
     Without a name it is $SLURM_LLM_SITE, else the one profile whose `match` fits this machine (`facts`). `label` says
-    in messages whence an overlay is that is a plain mapping; see `overlay_of`.
+    in messages whence an overlay is that is a plain mapping, see `overlay_of`; `asked` is the flag that brought the
+    name, an empty text where it stood alone.
 
     Raises:
         SiteError: no site, an unknown one, or every fault of its files and of the overlay.
     """
-    found = resolve_site(name, environ, overlay, label=label, facts=facts)
+    found = resolve_site(name, environ, overlay, label=label, facts=facts, asked=asked)
     if found.merged.document.value.get("base") is True:
-        raise SiteError(base_refused(f"--site {found.file.name}", found.file.name, sorted(find_sites(environ))))
+        where = f"{asked} {found.file.name}".strip()
+        raise SiteError(base_refused(where, found.file.name, find_sites(environ)))
     document = _standing_alone(found.merged.document)
     return Site(_validated(found.merged, document, found.problems), found.path, document)
 
@@ -100,6 +104,7 @@ def resolve_site(
     *,
     label: str = "site",
     facts: Facts | None = None,
+    asked: str = "--site",
 ) -> Resolved:
     """Find and merge the layers of a site, or of a base, without validating what they make; see `load_site`.
 
@@ -107,14 +112,15 @@ def resolve_site(
         SiteError: no site, an unknown one, or a file of its own that cannot be read.
     """
     library = Library(environ)
-    file = _chosen(name, library, environ, facts)
+    file = _chosen(name, library, environ, facts, asked)
     chain = chain_of(library, file)
     if not chain.layers or str(file.path) != chain.layers[-1].document.source:
         raise SiteError(chain.problems)
+    lonely = laid_over_nothing(library, file)
     main = file if file.kind == "path" else library.main(file.name) or file
     over, refused = _laid_over(overlay, label)
     merged = merge_layers((*chain.layers, *over), str(main.path))
-    return Resolved(file, main.path, merged, (*chain.problems, *refused))
+    return Resolved(file, main.path, merged, (*([lonely] if lonely else []), *chain.problems, *refused))
 
 
 def overlay_of(spec: Document) -> Document | None:
@@ -122,18 +128,21 @@ def overlay_of(spec: Document) -> Document | None:
     value = spec.value.get("site")
     if not isinstance(value, dict):
         return None
-    if spec.lines.get(("site",)) == FROM_FLAG:
+    if spec.lines.get(("site",)) == FROM_FLAG and ("site",) not in spec.sources:
+        # One flag gave all of it.
         return Document(spec.where(("site",)), value)
     lines = {path[1:]: line for path, line in spec.lines.items() if path[0] == "site" and len(path) > 1}
-    flags = {path: f"--set site.{dotted(path)}" for path, line in lines.items() if line == FROM_FLAG}
+    flags = {path: spec.where(("site", *path)) for path, line in lines.items() if line == FROM_FLAG}
     return Document(spec.source, value, lines, flags)
 
 
-def _chosen(name: str | None, library: Library, environ: Mapping[str, str], facts: Facts | None) -> ProfileFile:
+def _chosen(
+    name: str | None, library: Library, environ: Mapping[str, str], facts: Facts | None, asked: str
+) -> ProfileFile:
     chosen = name or environ.get(SITE_VARIABLE)
-    where = f"--site {name}" if name else f"{SITE_VARIABLE}={chosen}"
-    chosen = chosen or detected_site(detect(environ, facts))
-    if "/" in chosen or chosen.endswith((".yaml", ".yml")):
+    where = f"{asked} {name}".strip() if name else f"{SITE_VARIABLE}={chosen}"
+    chosen = chosen or detected_site(detect(environ, facts), asked)
+    if "/" in chosen or chosen.endswith(ENDINGS):
         return _file_at(Path(chosen), library)
     file = library.first(chosen)
     if file is None:
@@ -198,7 +207,7 @@ def _standing_alone(document: Document) -> Document:
 def _validated(merged: Merged, document: Document, before: tuple[Problem, ...]) -> SiteProfile:
     problems = (*before, *merged.problems)
     try:
-        profile = validate(SiteProfile, document, SiteError)
+        profile = validate(SiteProfile, document, SiteError, remedy)
     except InputError as error:
         # Where a layer is missing, so is what it would have brought.
         own = [one for one in error.problems if not before or not one.what.endswith("is missing")]

@@ -116,8 +116,13 @@ def _appended(lower: Node, items: tuple[Node, ...], upper: Node, problems: list[
     kind = "a mapping" if lower.is_mapping() else "a single value"
     below = f" ({lower.where()})" if lower.where() else ""
     what = f"{dotted(path)}: nothing can be appended: below stands {kind}, no list{below}"
-    problems.append(Problem(upper.where(), what, todo="write the whole value"))
+    problems.append(Problem(upper.where(), what, todo=_to_prepend(path) or "write the whole value"))
     return lower
+
+
+def _to_prepend(path: Key) -> str:
+    """Return what to write where somebody appends to a variable, which is one text."""
+    return f"put paths in front with env: {{prepend: {{{path[-1]}: [/path]}}}}" if path[-3:-1] == ("env", "set") else ""
 
 
 def _resolved(node: Node, below: Node | None, problems: list[Problem], path: Key = ()) -> Node:
@@ -225,7 +230,8 @@ def _checked(node: Node, path: Key, problems: list[Problem]) -> Node:
         return node
     if path and node.value.keys() == {APPEND}:
         what = f"{dotted(path)}: `{APPEND}` takes a list"
-        problems.append(Problem(node.where(), what, f"{{{APPEND}: [value, …]}}", "put the value in brackets"))
+        todo = _to_prepend(path) or "put the value in brackets"
+        problems.append(Problem(node.where(), what, f"{{{APPEND}: [value, …]}}", todo))
         inner = node.value[APPEND]
         return node if isinstance(inner.value, dict) else Node({APPEND: Node((inner,), inner.origin)}, node.origin)
     return replace(node, value={key: _checked(child, (*path, key), problems) for key, child in node.value.items()})

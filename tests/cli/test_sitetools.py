@@ -16,7 +16,7 @@ schema_version: 1
 name: here
 verified: {state: documentation, date: "2026-11-01"}
 sources: [https://example.org]
-partitions: {gpu: {gpus_per_node: 4}}
+partitions: {gpu: {gpus_per_node: 4, cpus: {per_node: 32}}}
 launcher: {mpi: pmix}
 """
 ANSWERS = {
@@ -132,6 +132,37 @@ def test_init_writes_where_it_is_told(desk: Path) -> None:
     assert not (desk / ".config").exists()
     done = _run("init", "--name", "../x")
     assert (done.exit_code, "cannot be the name of a profile" in done.stderr) == (3, True)
+
+
+def test_init_warns_of_a_file_that_no_name_finds(desk: Path) -> None:
+    """A profile is found by its file's name: another one inside is written, and warned of."""
+    done = _run("init", "--name", "mycluster", "--out", "draft.yaml")
+    what = "--name is mycluster, and --out is called draft.yaml: in a folder of profiles the file must be called "
+    assert (done.exit_code, done.stderr) == (0, f"warning: {what}mycluster.yaml\n")
+    assert load_document(desk / "draft.yaml").value["name"] == "mycluster"
+    assert _run("init", "--name", "same", "--out", "same.yaml").stderr == ""
+
+
+def test_lint_judges_images_by_their_runtimes_grammar(desk: Path) -> None:
+    """The image, every alias and the mounts, each with its line and the form to write."""
+    rules = "container:\n  runtime: pyxis\n  image: nvcr.io/x/y:1\n  images:\n    a: /images/x.sif\n  mounts: [data]\n"
+    (desk / "here.yaml").write_text(GOOD + rules)
+    done = _run("lint", "here.yaml")
+    lines = [line.rpartition(" [") for line in done.stdout.splitlines()]
+    assert [(head.split(": ")[0], rule) for head, _, rule in lines[:-1]] == [
+        ("here.yaml:10", "image-not-taken]"),
+        ("here.yaml:12", "image-not-taken]"),
+        ("here.yaml:13", "mount-not-taken]"),
+    ]
+    assert lines[0][0].endswith(": write nvcr.io#x/y:1")
+
+
+def test_lint_of_a_name_names_the_file(desk: Path) -> None:
+    """`site lint` takes files, unlike the other commands."""
+    (desk / "here.yaml").write_text(GOOD)
+    done = _run("lint", "here")
+    told = "here: error: there is no such file, and files are checked, not names: did you mean here.yaml? [unreadable]"
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (3, told)
 
 
 def test_init_without_slurm_says_so(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

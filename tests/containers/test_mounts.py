@@ -179,5 +179,5 @@ def test_a_path_is_looked_at_again_when_its_variables_are_known(runtime: str) ->
     plan = make_plan(runtime, mounts=["$DATA:/d"])
     with pytest.raises(InputError, match="cannot mount a path with ':'"):
         render_plan(plan, Path("/runs/x"), {"DATA": "/a:b"})
-    with pytest.raises(InputError, match=r"^log_root: "):
+    with pytest.raises(InputError, match=r"^log_root or storage.logs: "):
         render_plan(plan, Path("/runs/a:b"), {"DATA": "/a"})

@@ -181,6 +181,21 @@ def test_each_fault_gives_its_own_row(change: Change, where: str, found: str, ke
     assert exit_code(rows) == 3
 
 
+@pytest.mark.parametrize(
+    ("cpus", "key", "todo"),
+    [
+        ({"per_node": 32, "per_rank": 8}, "partitions.gpu.cpus.per_rank", "at most 3: ranks are not bound to CPUs"),
+        ({"per_node": 32}, "partitions.gpu.cpus.per_node", "at most 6: ranks are not bound to CPUs"),
+    ],
+)
+def test_ranks_that_are_not_bound_show_the_nodes_own_cpus(cpus: dict[str, Tree], key: str, todo: str) -> None:
+    """To leave binding out is no remedy where it is left out: the profile's number is what is wrong."""
+    profile = make_profile({"cpus": cpus}, launcher={"mpi": "pmix", "step": {"cpu_bind": "none"}})
+    [row] = [row for row in fold(make_probe(profile, in_all("cpus", 6))) if row.verdict is Verdict.WRONG]
+    assert (row.name, row.key) == ("CPUs", key)
+    assert row.todo.startswith(todo)
+
+
 def test_the_remedy_of_a_split_world_names_what_srun_offers() -> None:
     """With pmi2 in the profile and pmix on offer, pmix is what to try."""
     [row] = [r for r in fold(make_probe(make_profile(launcher={"mpi": "pmi2"}), alone)) if r.verdict is Verdict.WRONG]

@@ -12,6 +12,7 @@ from slurm_llm.observe.sitefacts import ClusterFacts, compare
 from slurm_llm.sites.load import parse_site
 from slurm_llm.sites.profile import SiteProfile
 from slurm_llm.slurm.commands import PartitionFacts
+from slurm_llm.slurm.survey import NodeKind
 from slurm_llm.slurm.trial import PartitionLimits
 from slurm_llm.slurm.versions import SlurmVersion
 from slurm_llm.yamlio import Document, Tree
@@ -54,6 +55,7 @@ def test_a_profile_that_agrees_is_ok_in_every_row() -> None:
         "cpus": {"per_node": 64},
         "memory": {"whole_node": "480G"},
         "gpu": {"slurm_type": "a100"},
+        "gpu_request": {"typed": True},
         "segment": 4,
     }
     rows = rows_of(make_site({"gpu": own}, slurm={"version": "23.11"}, container={"runtime": "pyxis"}))
@@ -76,6 +78,10 @@ def test_a_profile_that_agrees_is_ok_in_every_row() -> None:
         ({"gpu": {"slurm_type": "h100"}}, "gpu.slurm_type", "one of a100"),
         ({"cpus": {"per_node": 128}}, "cpus.per_node", "per_node: 64"),
         ({"memory": {"whole_node": "1T"}}, "memory.whole_node", "at most 500000M"),
+        ({"memory": {"per_rank": "150G"}}, "memory.per_rank", "4 ranks ask for 600G together"),
+        ({"memory": {"per_rank": "150G"}}, "memory.per_rank", "at most 125000M"),
+        ({"memory": {"style": "mem_per_gpu", "per_rank": "150G"}}, "memory.per_rank", "at most 125000M"),
+        ({"memory": {"per_rank": "180G", "whole_node": "0"}}, "memory.per_rank", "3 ranks ask for"),
         ({"slurm_partition": "bare", "limits": {}, "nodes": 4, "time": {"max": "10"}}, "gpus_per_node", "must be none"),
     ],
 )
@@ -86,6 +92,111 @@ def test_each_contradiction_of_a_partition_is_a_row(change: dict[str, Tree], key
     assert row.key == f"partitions.gpu.{key}"
     assert todo in row.todo
     assert exit_code(rows) == 3
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        {"per_rank": "120G"},
+        # A job on all GPUs asks for whole_node, not for four times this.
+        {"per_rank": "150G", "whole_node": "0"},
+        {"per_rank": "150G", "style": "none"},
+    ],
+)
+def test_memory_that_fits_a_node_is_no_contradiction(memory: dict[str, Tree]) -> None:
+    """All ranks of a node together count, as far as they are ever asked for."""
+    rows = rows_of(make_site({"gpu": {**GOOD, "time": {"max": "60"}, "memory": memory}}))
+    assert [row for row in rows if row.verdict is Verdict.DIFFERS] == []
+
+
+def test_a_type_that_no_request_names_is_noted() -> None:
+    """It is right, and without effect."""
+    rows = rows_of(make_site({"gpu": {**GOOD, "gpu": {"slurm_type": "a100"}}}))
+    [row] = [row for row in rows if row.name == "GPU type"]
+    assert row.verdict is Verdict.NOTE
+    assert row.todo.startswith("no request names it: partitions.gpu.gpu_request.typed: true")
+
+
+@pytest.mark.parametrize(
+    ("own", "most", "noted"),
+    [
+        ({"limits": {}}, 4, True),
+        ({"limits": {}, "nodes": 4}, 4, False),
+        ({"limits": {}}, 80, False),
+        ({"limits": {}, "nodes": None}, 80, False),
+    ],
+)
+def test_a_limit_that_nobody_reaches_is_not_noted(own: dict[str, Tree], most: int, noted: bool) -> None:
+    """Where the partition, or what the profile uses of it, has no more nodes than the limit, it adds nothing."""
+    facts = replace(FACTS, limits={"gpu": PartitionLimits("gpu", most, 86400, 8, "UP")})
+    rows = rows_of(make_site({"gpu": {**GOOD, **own}}), facts)
+    assert [row.verdict for row in rows if row.name == "nodes a job"] == ([Verdict.NOTE] if noted else [])
+
+
+def _kind(partition: str, nodes: int, gres: str, *features: str) -> NodeKind:
+    return NodeKind(partition, True, False, nodes, 64, 500_000, 1, "n", gres, features)
+
+
+KINDS = (
+    _kind("gpu", 5, "gpu:a100:4(S:0-1)", "a100", "ib"),
+    _kind("gpu", 1, "gpu:a100:4", "a100", "ib", "hbm80g"),
+    _kind("gpu", 2, "gpu:a100:4", "a100"),
+    _kind("mixed", 2, "gpu:a40:8"),
+    _kind("mixed", 3, "gpu:h100:4"),
+)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "verdict", "found", "todo"),
+    [
+        ("ib", Verdict.OK, "6 of 8 nodes of gpu have them", ""),
+        ("ib&hbm80g", Verdict.OK, "1 of 8 nodes of gpu have them", ""),
+        ("hbm80g|a100", Verdict.OK, "8 of 8 nodes of gpu have them", ""),
+        ("[ib*2&hbm80g*1]", Verdict.OK, "nodes of gpu have them", ""),
+        ("hbm40g", Verdict.DIFFERS, "no node of gpu has feature hbm40g", "did you mean 'hbm80g'?"),
+        ("gpu", Verdict.DIFFERS, "no node of gpu has feature gpu", "one of a100, hbm80g, ib"),
+        ("ib|rack1&rack2", Verdict.DIFFERS, "no node of gpu has feature rack1, rack2", "one of a100"),
+    ],
+)
+def test_a_constraint_is_held_against_the_nodes_features(
+    constraint: str, verdict: Verdict, found: str, todo: str
+) -> None:
+    """sinfo has them: a word that no node has is a job that never starts."""
+    facts = replace(FACTS, kinds=KINDS)
+    rows = rows_of(make_site({"gpu": {**GOOD, "constraint": constraint, "nodes": None}}), facts)
+    [row] = [row for row in rows if row.name == "features"]
+    assert (row.verdict, row.found, row.key) == (verdict, found, "partitions.gpu.constraint")
+    assert row.todo.startswith(todo)
+    assert bool(row.todo) is bool(todo)
+
+
+def test_features_that_no_node_has_together() -> None:
+    """Each is there, and no node has both."""
+    kinds = (_kind("gpu", 4, "gpu:4", "a"), _kind("gpu", 4, "gpu:4", "b"))
+    rows = rows_of(make_site({"gpu": {**GOOD, "constraint": "a&b"}}), replace(FACTS, kinds=kinds))
+    assert [row.found for row in rows if row.name == "features"] == ["no node of gpu has all of them"]
+    bare = replace(FACTS, kinds=(_kind("gpu", 8, "gpu:4"),))
+    rows = rows_of(make_site({"gpu": {**GOOD, "constraint": "a"}}), bare)
+    assert [row.todo for row in rows if row.name == "features"] == ["they have none: remove it"]
+
+
+@pytest.mark.parametrize(
+    ("own", "verdict"),
+    [
+        ({"constraint": "ib", "nodes": 6}, Verdict.OK),
+        ({"constraint": "ib", "nodes": 5}, Verdict.NOTE),
+        ({"constraint": "ib", "nodes": 8}, Verdict.DIFFERS),
+        ({"nodes": 6}, Verdict.NOTE),
+        (
+            {"slurm_partition": "mixed", "nodes": 3, "gpu": {"slurm_type": "h100"}, "gpu_request": {"typed": True}},
+            Verdict.OK,
+        ),
+    ],
+)
+def test_nodes_that_a_constraint_or_a_type_chooses_are_counted(own: dict[str, Tree], verdict: Verdict) -> None:
+    """A partition of one part of the nodes has as many as that part."""
+    rows = rows_of(make_site({"gpu": {**GOOD, **own}}), replace(FACTS, kinds=KINDS))
+    assert [row.verdict for row in rows if row.name == "nodes"] == [verdict]
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_bad_profiles_are_told_and_break_nothing(tmp_path: Path, environ: dict[s
 @pytest.mark.parametrize(
     ("matching", "message"),
     [
-        ((), "--site: no site given, and none matches this machine: known sites: "),
+        ((), "--site: no site given, and none matches this machine: add --site NAME, or set SLURM_LLM_SITE: known"),
         (("a", "b"), "--site: no site given, and several match this machine: a, b: add --site NAME"),
     ],
 )
@@ -157,6 +157,24 @@ def test_none_or_several_is_an_error(
         detected_site(detect(environ, HERE))
     assert str(caught.value.problems[0]).startswith(message)
     assert "broken.yaml" in str(caught.value.problems[1])
+
+
+@pytest.mark.parametrize(
+    ("matching", "message"),
+    [
+        ((), "no site given, and none matches this machine: name one, or set SLURM_LLM_SITE: known sites: "),
+        (("a", "b"), "no site given, and several match this machine: a, b: name one of them"),
+    ],
+)
+def test_a_command_without_the_flag_does_not_name_it(
+    tmp_path: Path, environ: dict[str, str], matching: tuple[str, ...], message: str
+) -> None:
+    """Commands that take a site as a word of its own have no --site."""
+    for name in matching:
+        _write(tmp_path / "admin", name, "match: {hostnames: [lab7]}\n")
+    with pytest.raises(SiteError) as caught:
+        detected_site(detect(environ, HERE), asked="")
+    assert str(caught.value.problems[0]).startswith(message)
 
 
 def test_no_packaged_profile_matches_an_unknown_machine() -> None:

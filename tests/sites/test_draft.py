@@ -190,6 +190,31 @@ def test_several_types_of_gpu_are_several_partitions() -> None:
     assert "1 of them not up now" in Cluster(sinfo=MIXED).draft()
 
 
+def test_nodes_that_differ_in_features_are_told() -> None:
+    """One kind of GPU and several features are one partition; a comment says how to choose among its nodes."""
+    first = "gpu|idle|5|64|512000|2|32|1|a[1-5]|gpu:a100:4|a100,ib"
+    rows = f"{first}\ngpu|idle|3|64|512000|2|32|1|b[1-3]|gpu:a100:4|a100,hbm80g"
+    cluster = Cluster(sinfo=rows)
+    assert (cluster.partition().nodes, cluster.partition().constraint) == (8, None)
+    text = " ".join(line.strip("# ") for line in cluster.draft().splitlines())
+    assert "Its nodes differ in features, of 8 have: hbm80g 3, ib 5 (sinfo: %f). To keep jobs on some" in text
+    assert "constraint: hbm80g ('a&b' for both, 'a|b' for either)" in text
+    assert "differ in features" not in Cluster().draft()
+
+
+def test_the_type_that_slurm_knows_is_a_comment() -> None:
+    """A partition of one type asks for any GPU; how to ask by type is said, not done."""
+    text = Cluster().draft()
+    assert "gpu: {slurm_type: a100} with gpu_request: {typed: true}" in text
+    assert Cluster().partition().gpu.slurm_type is None
+    assert "by their type" not in Cluster(sinfo=MIXED).draft()
+
+
+def test_times_are_in_quotes() -> None:
+    """As everywhere in the documentation: no reader of YAML then takes one for a number."""
+    assert 'time: {max: "2-00:00:00", default: "01:00:00"}' in Cluster().draft()
+
+
 def test_one_type_in_two_sizes_is_told_apart_by_a_feature() -> None:
     """Four and eight GPUs a node of one type: a constraint that only the nodes of one kind meet."""
     rows = "gpu|idle|4|64|512000|2|32|1|a[1-4]|gpu:a100:4|ib,quad\ngpu|idle|2|96|512000|2|48|1|b[1-2]|gpu:a100:8|ib,dgx"

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from slurm_llm.assets import sites_dir
-from slurm_llm.sites.lint import NEED_ALL, NOT_MERGED, RULES, SCHEMA_RULES, Finding, lint_document, lint_file
+from slurm_llm.containers import lintrules
+from slurm_llm.sites.lint import NEED_ALL, NOT_FOUND, NOT_MERGED, RULES, SCHEMA_RULES, Finding, lint_document, lint_file
 from slurm_llm.yamlio import Document, dump, parse_document
 
 TODAY = date(2026, 11, 30)
@@ -25,6 +26,7 @@ CLEAN: dict[str, Any] = {
     "launcher": {"mpi": "pmix"},
 }
 GPU = "partitions.gpu."
+ALL_RULES = (*RULES, *lintrules.RULES)
 
 Changes = dict[str, Any]
 CASES: dict[str, list[tuple[Changes, Changes]]] = {
@@ -120,9 +122,18 @@ CASES: dict[str, list[tuple[Changes, Changes]]] = {
     "cpus-exceed-node": [({GPU + "cpus.per_rank": 9}, {GPU + "cpus.per_rank": 8})],
     "hint-with-threads-per-core": [
         (
-            {GPU + "cpus": {"hint": "nomultithread", "threads_per_core": 1}},
-            {GPU + "cpus": {"threads_per_core": 1}},
+            {GPU + "cpus": {"per_rank": 4, "hint": "nomultithread", "threads_per_core": 1}},
+            {GPU + "cpus": {"per_rank": 4, "threads_per_core": 1}},
         ),
+    ],
+    "one-cpu-a-rank": [
+        ({GPU + "cpus": {}}, {GPU + "cpus.per_rank": 8}),
+        ({GPU + "cpus": {"style": "cpus_per_gpu"}}, {GPU + "cpus": {"style": "none"}}),
+        ({GPU + "cpus": {}}, {GPU + "cpus": {}, GPU + "gpus_per_node": 0}),
+    ],
+    "search-path-replaced": [
+        ({"env.set": {"LD_LIBRARY_PATH": "/x"}}, {"env.prepend": {"LD_LIBRARY_PATH": ["/x"]}}),
+        ({"env.set": {"PATH": "/x"}}, {"env.set": {"MANPATH": "/x"}}),
     ],
     "cpus-never-used": [({GPU + "cpus": {"style": "none", "per_rank": 2}}, {GPU + "cpus": {"style": "none"}})],
     "memory-never-used": [
@@ -353,7 +364,7 @@ CASES: dict[str, list[tuple[Changes, Changes]]] = {
             {"slurm.node_daemon": "psslurm", "container.runtime": "apptainer"},
         ),
     ],
-    "pyxis-image-separator": [
+    "image-not-taken": [
         (
             {"container": {"runtime": "pyxis", "image": "registry.example.org/a/b:1"}},
             {"container": {"runtime": "pyxis", "image": "registry.example.org#a/b:1"}},
@@ -363,11 +374,31 @@ CASES: dict[str, list[tuple[Changes, Changes]]] = {
             {"container": {"runtime": "pyxis", "images": {"a": "ubuntu/nginx", "b": "/images/a.b/c.sqsh"}}},
         ),
         (
-            {"container": {"runtime": "pyxis", "image": "registry.example.org/a/b:1"}},
-            {"container": {"runtime": "apptainer", "image": "docker://registry.example.org/a/b:1"}},
+            {"container": {"runtime": "enroot", "image": "/images/x.sif"}},
+            {"container": {"runtime": "apptainer", "image": "/images/x.sif"}},
+        ),
+        (
+            {"container": {"runtime": "charliecloud", "images": {"a": "/images/x.sif"}}},
+            {"container": {"runtime": "charliecloud", "image": "a", "images": {"a": "/images/x"}}},
+        ),
+        (
+            {"container": {"runtime": "apptainer", "image": "x.sif"}},
+            {"container": {"runtime": "apptainer", "image": "x.sif"}, "storage.images": "/images"},
+        ),
+        (
+            {"container": {"runtime": "pyxis", "image": "tritno", "images": {"triton": "/images/x.sqsh"}}},
+            {"container": {"runtime": "pyxis", "image": "triton", "images": {"triton": "/images/x.sqsh"}}},
+        ),
+        (
+            {"network.internet": "none", "container": {"runtime": "pyxis", "image": "ubuntu"}},
+            {"network.internet": "none", "container": {"runtime": "pyxis", "image": "$WORK/u.sqsh"}},
+        ),
+        (
+            {"network.internet": "none", "container": {"runtime": "apptainer", "images": {"a": "docker://ubuntu"}}},
+            {"network.internet": "none", "container": {"runtime": "shifter", "image": "docker:ubuntu"}},
         ),
     ],
-    "pyxis-mount": [
+    "mount-not-taken": [
         (
             {"container": {"runtime": "pyxis", "mounts": ["/a,b:/x"]}},
             {"container": {"runtime": "pyxis", "mounts": ["/a b:/x:ro"]}},
@@ -376,8 +407,6 @@ CASES: dict[str, list[tuple[Changes, Changes]]] = {
             {"container": {"runtime": "pyxis", "mounts": ["/a:/b:/c:ro"]}},
             {"container": {"runtime": "apptainer", "mounts": ["/a:/b:ro"]}},
         ),
-    ],
-    "mount-is-relative": [
         (
             {"container": {"runtime": "apptainer", "mounts": ["data:/x"]}},
             {"container": {"runtime": "apptainer", "mounts": ["/data", "$WORK", "~/x:/y"]}},
@@ -386,22 +415,9 @@ CASES: dict[str, list[tuple[Changes, Changes]]] = {
             {"container": {"runtime": "apptainer", "mounts": ["/data:x"]}},
             {"container": {"runtime": "apptainer", "mounts": ["/data:/x"]}},
         ),
-    ],
-    "image-without-internet": [
         (
-            {"network.internet": "none", "container": {"runtime": "pyxis", "image": "ubuntu"}},
-            {"network.internet": "none", "container": {"runtime": "pyxis", "image": "$WORK/u.sqsh"}},
-        ),
-        (
-            {"network.internet": "none", "container": {"runtime": "apptainer", "images": {"a": "docker://ubuntu"}}},
-            {
-                "network.internet": "none",
-                "container": {"runtime": "apptainer", "image": "a", "images": {"a": "/a.sif"}},
-            },
-        ),
-        (
-            {"network.internet": "none", "container": {"runtime": "pyxis", "image": "ubuntu"}},
-            {"network.internet": "none", "container": {"runtime": "shifter", "image": "docker:ubuntu"}},
+            {"container": {"runtime": "charliecloud", "mounts": ["/data:/data:ro"]}},
+            {"container": {"runtime": "charliecloud", "mounts": ["/data:/data"]}},
         ),
     ],
     "options-of-another-runtime": [
@@ -446,7 +462,7 @@ def _document(changes: Changes) -> Document:
 
 
 def _lint(changes: Changes) -> list[Finding]:
-    return lint_document(_document(changes), today=TODAY, stem="here")
+    return lint_document(_document(changes), today=TODAY, stem="here", rules=ALL_RULES)
 
 
 @pytest.mark.parametrize(
@@ -467,10 +483,11 @@ def test_a_rule_finds_what_it_is_for_and_nothing_else(rule: str, bad: Changes, g
 
 def test_every_rule_has_cases_and_says_why() -> None:
     """A rule without a test, or without a reason, is none."""
-    assert {rule.name for rule in RULES} == set(CASES)
-    assert len(RULES) == len({rule.name for rule in RULES})
-    assert {rule.name for rule in RULES} > NEED_ALL
-    assert all(rule.why for rule in RULES)
+    names = {rule.name for rule in ALL_RULES}
+    assert names == set(CASES)
+    assert len(ALL_RULES) == len(names)
+    assert names > NEED_ALL
+    assert all(rule.why for rule in ALL_RULES)
 
 
 def test_twenty_faults_are_told_in_one_run() -> None:
@@ -504,7 +521,7 @@ def test_what_is_left_without_faults_is_a_profile(text: str) -> None:
 
 def test_a_faulty_item_does_not_move_the_others() -> None:
     """The second option is told with its own line, though the first one was taken out before rules ran."""
-    text = dump({**CLEAN, "partitions": {"gpu": {"gpus_per_node": 4, "exclusive": True}}})
+    text = dump({**CLEAN, "partitions": {"gpu": {"gpus_per_node": 4, "cpus": {"per_rank": 2}, "exclusive": True}}})
     text += "sbatch_extra:\n- --nodes=2\n- --oversubscribe\n"
     findings = lint_document(parse_document(text, "f.yaml"), today=TODAY)
     lines = text.splitlines()
@@ -526,7 +543,10 @@ def test_a_partition_changes_what_holds_for_the_site() -> None:
         {
             "network.fabric": "infiniband",
             "env.set": {"NCCL_IB_HCA": "mlx5"},
-            "partitions": {"a": {"gpus_per_node": 1}, "b": {"gpus_per_node": 1, "network": {"fabric": "efa"}}},
+            "partitions": {
+                "a": {"gpus_per_node": 1, "cpus": {"per_rank": 8}},
+                "b": {"gpus_per_node": 1, "cpus": {"per_rank": 8}, "network": {"fabric": "efa"}},
+            },
         }
     )
     assert [one.rule for one in found] == ["verbs-on-another-fabric"]
@@ -541,6 +561,7 @@ def test_the_same_finding_of_several_partitions_is_one(tmp_path: Path) -> None:
     path.write_text(dump({**value, "partitions": {"a": None, "b": None}}))
     findings = lint_file(path, NO_HOME, TODAY)
     assert [one.what for one in findings] == [
+        "each of the partitions 'a', 'b': a rank gets 1 CPU, as neither cpus.per_rank nor cpus.per_node is given",
         "each of the partitions 'a', 'b' asks for GPUs by type, and gpu.slurm_type is not set",
         "unknown key 'partition_defaults.nods'",
     ]
@@ -553,6 +574,29 @@ def test_defaults_that_a_partition_does_not_need_are_no_fault(tmp_path: Path) ->
     plain = {"memory": {"style": "none"}, "cpus": {"style": "none"}}
     path.write_text(dump({**CLEAN, "partition_defaults": defaults, "partitions": {"a": None, "b": plain}}))
     assert lint_file(path, NO_HOME, TODAY) == []
+
+
+def test_a_type_for_all_partitions_that_none_names_is_told(tmp_path: Path) -> None:
+    """A type in partition_defaults is used where any partition's requests name it, and else by none."""
+    path = tmp_path / "here.yaml"
+    defaults = {"gpus_per_node": 2, "cpus": {"per_rank": 2}, "gpu": {"slurm_type": "a100"}}
+    typed = {"gpu_request": {"typed": True}}
+    for partitions, rules in (({"a": None, "b": None}, ["type-never-used"]), ({"a": None, "b": typed}, [])):
+        path.write_text(dump({**CLEAN, "partition_defaults": defaults, "partitions": partitions}))
+        assert [one.rule for one in lint_file(path, NO_HOME, TODAY)] == rules
+
+
+@pytest.mark.parametrize(
+    ("option", "changes", "todo"),
+    [
+        ("--time", {GPU + "time.default": "60"}, "remove the value, or the name from policies.forbid"),
+        ("--mem", {GPU + "memory.whole_node": "0"}, "remove the value (or choose style: none), or the name"),
+    ],
+)
+def test_the_remedy_is_of_the_option_that_is_refused(option: str, changes: Changes, todo: str) -> None:
+    """Only some options have a style that leaves them out."""
+    (finding,) = _lint({"policies.forbid": [option], **changes})
+    assert finding.todo.startswith(todo)
 
 
 def test_what_a_profile_extends_is_linted_with_it(tmp_path: Path) -> None:
@@ -578,6 +622,38 @@ def test_an_unknown_base_hides_nothing(tmp_path: Path) -> None:
     path.write_text("schema_version: 1\nname: here\nextends: nowhere\nstorage: {models: m}\nnonsense: 1\n")
     rules = [one.rule for one in lint_file(path, NO_HOME, TODAY)]
     assert rules == [NOT_MERGED, "not-verified", "path-is-relative", "unknown-key"]
+
+
+def test_a_name_is_no_file_and_the_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who writes a profile's name is told its file: the one here first, else the one that the name stands for."""
+    monkeypatch.chdir(tmp_path)
+    what = "there is no such file, and files are checked, not names"
+    (finding,) = lint_file(Path("generic"), NO_HOME, TODAY)
+    assert (finding.what, finding.todo) == (what, f"did you mean {sites_dir() / 'generic.yaml'}?")
+    (tmp_path / "generic.yaml").write_text(dump(CLEAN))
+    (finding,) = lint_file(Path("generic"), NO_HOME, TODAY)
+    assert (finding.what, finding.todo) == (what, "did you mean generic.yaml?")
+    (finding,) = lint_file(Path("nothing"), NO_HOME, TODAY)
+    assert finding.what == "cannot be read: No such file or directory"
+
+
+def test_a_file_that_no_name_finds_is_told(tmp_path: Path) -> None:
+    """Another ending is right for a file that is given by its path, and passed over in a folder of profiles."""
+    path = tmp_path / "here.yml"
+    path.write_text(dump(CLEAN))
+    assert lint_file(path, NO_HOME, TODAY) == []
+    (finding,) = lint_file(path, {**NO_HOME, "SLURM_LLM_SITE_PATH": str(tmp_path)}, TODAY)
+    assert (finding.rule, finding.severity, finding.todo) == (NOT_FOUND, "warning", "rename it to here.yaml")
+
+
+def test_a_users_file_with_a_mistyped_name_is_told_once(tmp_path: Path) -> None:
+    """It lacks nothing but the right name; what is wrong inside is told too."""
+    own = tmp_path / "slurm_llm" / "sites" / "genric.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("network: {ports: 100-200}\n")
+    findings = lint_file(own, {"XDG_CONFIG_HOME": str(tmp_path)}, TODAY)
+    assert [one.rule for one in findings] == [NOT_MERGED, "not-verified", "privileged-ports"]
+    assert findings[0].what == ("there is no profile 'genric' that this could be laid over: did you mean 'generic'?")
 
 
 def test_a_file_that_is_no_yaml_is_one_error(tmp_path: Path) -> None:

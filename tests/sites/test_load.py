@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -144,12 +145,23 @@ def test_a_users_file_of_a_new_name_is_a_profile_of_its_own(folders: Folders) ->
     """It needs all that a profile needs."""
     path = folders.write("user", "mine", BODY)
     assert folders.load("mine").path == path
-    folders.write("user", "other", "python: /x\n", plain=True)
+    folders.write("user", "other", "name: other\n", plain=True)
     assert folders.faults("other") == [
         "user/other.yaml: 'schema_version' is missing: add it",
-        "user/other.yaml: 'name' is missing: add it",
         "user/other.yaml: 'partitions' is missing: add it",
     ]
+
+
+def test_a_users_file_of_a_mistyped_name_is_laid_over_nothing(folders: Folders) -> None:
+    """It says nothing of itself, so it was to change another profile: that it lacks all keys would only mislead."""
+    folders.write("user", "genric", "python: /x\n", plain=True)
+    whole = "a profile of its own has schema_version, name and partitions: give the file the name of a profile"
+    what = "user/genric.yaml: there is no profile 'genric' that this could be laid over"
+    assert folders.faults("genric") == [f"{what}: did you mean 'generic'?: {whole}"]
+    folders.path("user", "genric").rename(folders.path("user", "qqq"))
+    assert folders.faults("qqq") == [f"{what.replace('genric', 'qqq')}: {whole}"]
+    folders.write("admin", "bare", "python: /x\n", plain=True)
+    assert len(folders.faults("bare")) == 3
 
 
 def test_a_path_is_that_file_alone(folders: Folders) -> None:
@@ -175,17 +187,50 @@ def test_a_site_is_chosen_by_flag_or_variable(folders: Folders) -> None:
     environ = {**folders.environ, "SLURM_LLM_SITE": "devcluster"}
     assert load_site(None, environ).profile.name == "devcluster"
     assert load_site("generic", environ).profile.name == "generic"
-    with pytest.raises(SiteError, match=r"^SLURM_LLM_SITE=devclustre: unknown site 'devclustre': known sites: .*devcl"):
+    with pytest.raises(SiteError, match=r"^SLURM_LLM_SITE=devclustre: unknown site 'devclustre': did you mean 'devcl"):
         load_site(None, {**environ, "SLURM_LLM_SITE": "devclustre"})
 
 
-def test_an_unknown_site_lists_the_known_ones(folders: Folders) -> None:
-    """A wrong name shows what there is and what to do; bases are not among it."""
-    folders.write("admin", "fabric", "base: true\n")
-    known = "known sites: " + ", ".join(sorted(find_sites(folders.environ)))
+def _known(folders: Folders) -> str:
+    names = sorted(find_sites(folders.environ))
+    return f"known sites: {', '.join(names[:10])} and {len(names) - 10} more: slurm-llm site list"
+
+
+def test_an_unknown_site_lists_some_known_ones(folders: Folders) -> None:
+    """What was probably meant comes first; ten names show what there is, and bases are not among them."""
+    folders.write("admin", "aaa-fabric", "base: true\n")
+    known = _known(folders)
     assert "fabric" not in known
-    assert folders.faults("generik") == [f"--site generik: unknown site 'generik': {known}: did you mean 'generic'?"]
+    assert folders.faults("generik") == [f"--site generik: unknown site 'generik': did you mean 'generic'?: {known}"]
     assert folders.faults("zzz") == [f"--site zzz: unknown site 'zzz': {known}: or give the path of a profile"]
+
+
+def test_the_profiles_that_are_not_packaged_are_listed_first(folders: Folders) -> None:
+    """Of forty names, those of the own folders are the likely ones."""
+    folders.write("admin", "zz-ours", BODY)
+    (fault,) = folders.faults("qqq")
+    assert ": known sites: zz-ours, alliance-fir, " in fault
+
+
+def test_a_file_here_is_no_name(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a path stands for a file; without a flag the name stands alone in messages."""
+    folders.write("here", "ours", BODY)
+    monkeypatch.chdir(folders.root / "here")
+    hint = "./ours.yaml is here: give this path"
+    assert folders.faults("ours")[0].startswith(f"--site ours: unknown site 'ours': {hint}: known sites: ")
+    with pytest.raises(SiteError, match=f"^ours: unknown site 'ours': {hint}"):
+        load_site("ours", folders.environ, asked="")
+    assert folders.load("./ours.yaml").profile.name == "ours"
+
+
+def test_another_ending_is_told(folders: Folders) -> None:
+    """A file that is passed over for its ending is named with the unknown site."""
+    path = folders.write("admin", "ours", BODY)
+    path.rename(path.with_suffix(".yml"))
+    faults = folders.faults("ours")
+    assert faults[1:] == [
+        "admin/ours.yml: this file is not read: names of profiles end in .yaml: rename it to ours.yaml"
+    ]
 
 
 def test_without_a_name_the_one_that_matches_is_taken(folders: Folders) -> None:
@@ -198,8 +243,9 @@ def test_without_a_name_the_one_that_matches_is_taken(folders: Folders) -> None:
     with pytest.raises(SiteError, match=r"^--site: no site given, and several match this machine: here, there: add --"):
         load_site(None, folders.environ, facts=both)
     (fault,) = folders.faults(None)
-    assert fault.startswith("--site: no site given, and none matches this machine: known sites: ")
-    assert fault.endswith(": add --site NAME or set SLURM_LLM_SITE")
+    told = "--site: no site given, and none matches this machine: add --site NAME, or set SLURM_LLM_SITE: known sites: "
+    assert fault.startswith(told)
+    assert fault.endswith(" more: slurm-llm site list")
 
 
 PRECEDENCE = ["base1", "base2", "site", "partition", "user", "spec"]
@@ -291,9 +337,8 @@ def test_a_base_is_no_site(folders: Folders) -> None:
     """It is not listed, and asking for it is one clear message."""
     path = folders.write("admin", "base-x", "base: true\n")
     assert "base-x" not in find_sites(folders.environ)
-    known = ", ".join(sorted(find_sites(folders.environ)))
     what = "'base-x' is a base, which other profiles are built on, and no cluster"
-    fault = f"--site base-x: {what}: known sites: {known}: or write a profile that extends it"
+    fault = f"--site base-x: {what}: {_known(folders)}: or write a profile that extends it"
     assert folders.faults("base-x") == [fault]
     assert folders.faults(str(path)) == [fault]
 
@@ -303,7 +348,7 @@ def test_a_base_is_no_site(folders: Folders) -> None:
     [
         (
             {"here": "python: /x\nextends: basis\n", "base-is": "base: true\n"},
-            ["admin/here.yaml:4: extends: there is no profile 'basis': known: …: did you mean 'base-is'?"],
+            ["admin/here.yaml:4: extends: there is no profile 'basis': did you mean 'base-is'?: known: …"],
         ),
         (
             {"here": "extends: [q, here]\n"},
@@ -344,9 +389,20 @@ def test_faults_of_extends_are_told_with_file_and_line(
     """An unknown base, a circle, a wrong form; nothing is reported missing that a base may have brought."""
     for name, text in files.items():
         folders.write("admin", name, text)
-    known = ", ".join(sorted({*(path.stem for path in sites_dir().glob("*.yaml")), *files}))
-    found = [fault.replace(known, "…") for fault in folders.faults("here")]
+    found = [re.sub(r"known: .* site list", "known: …", fault) for fault in folders.faults("here")]
     assert [_same_words(fault) for fault in found] == [_same_words(fault) for fault in faults]
+
+
+def test_a_base_beside_the_file_is_not_found(folders: Folders) -> None:
+    """Only the folders of profiles are looked in: the file is named, and what to do."""
+    path = folders.write("own", "here", "extends: basis\n" + BODY)
+    folders.write("own", "basis", "base: true\n")
+    (fault,) = folders.faults(str(path))
+    assert fault.startswith(
+        "own/here.yaml:3: extends: there is no profile 'basis': own/basis.yaml is beside this file, "
+    )
+    assert fault.endswith(": put it into one of them, or name its folder in SLURM_LLM_SITE_PATH")
+    assert ": known: here, " not in fault and ": known: base-alliance, " in fault
 
 
 def _same_words(fault: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -14,6 +15,7 @@ from slurm_llm.assets import sites_dir
 from slurm_llm.plan import build_plan
 from slurm_llm.plan.steps import sbatch_options
 from slurm_llm.schema import Section, known_keys
+from slurm_llm.sites.lint import lint_file
 from slurm_llm.sites.load import load_site, parse_site
 from slurm_llm.sites.profile import SiteProfile
 from slurm_llm.sites.queues import Overrides, PartitionDefaults
@@ -159,6 +161,25 @@ def test_blocks_are_taken(text: str, tmp_path: Path) -> None:
     name = str(value.get("name", "here"))
     (own / f"{name}.yaml").write_text(whole)
     assert load_site(name, {"XDG_CONFIG_HOME": str(tmp_path)}).profile.partitions
+
+
+def test_the_smallest_profile_asks_for_what_is_said_of_it() -> None:
+    """The sentence below the block quotes the directives."""
+    text = README.partition("## The smallest profile")[2].partition("\n## ")[0]
+    profile = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0]
+    said = re.findall(r"asks for `([^`]+)`", text)[0].split()
+    spec = spec_from_mapping({"name": "demo", "engine": "rehearsal", "tensor_parallel_size": 4})
+    options = sbatch_options(build_plan(spec, parse_site(parse_document(profile, "smallest"))), "out")
+    assert set(said) <= set(options)
+
+
+@pytest.mark.parametrize("text", [text for text in BLOCKS if "gpus_per_node:" in text or "whole_node:" in text])
+def test_no_example_gives_a_rank_one_cpu(text: str, tmp_path: Path) -> None:
+    """What people copy must not be what lint warns of."""
+    value = parse_document(text, "block").value
+    path = tmp_path / f"{value['name']}.yaml"
+    path.write_text(text)
+    assert "one-cpu-a-rank" not in {one.rule for one in lint_file(path, {"HOME": "/nonexistent"}, date(2026, 12, 1))}
 
 
 @pytest.mark.parametrize(

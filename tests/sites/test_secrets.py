@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from slurm_llm.sites.secrets import find_secrets, names_secret, redacted
 
 TODAY = date(2026, 11, 30)
 HEAD = "schema_version: 1\nname: here\nverified: {state: run, date: '2026-11-01', slurm: '23.11'}\n"
-PARTITIONS = "partitions: {gpu: {gpus_per_node: 4, limits: {max_nodes: 1}}}\n"
+PARTITIONS = "partitions: {gpu: {gpus_per_node: 4, cpus: {per_rank: 2}, limits: {max_nodes: 1}}}\n"
 
 # Put together here, so that no scanner of repositories takes this file for a leak.
 HUGGING_FACE = "hf_" + "aB3" * 11
@@ -121,7 +122,12 @@ def test_a_secret_is_told_by_its_place_and_never_shown(tmp_path: Path, text: str
 def test_a_secret_as_a_key_is_not_shown(tmp_path: Path) -> None:
     """Somebody may put it on the wrong side of the colon."""
     path = tmp_path / "here.yaml"
-    path.write_text(HEAD + PARTITIONS + f"{HUGGING_FACE}: 1\n")
-    findings = lint_file(path, {"HOME": "/nonexistent"}, TODAY)
-    assert {one.rule for one in findings} == {"secret", "unknown-key"}
-    assert HUGGING_FACE not in "\n".join(str(one) for one in findings)
+    for text, rule in (
+        (f"{HUGGING_FACE}: 1\n", "unknown-key"),
+        (f"env: {{{AWS}: 1}}\n", "unknown-key"),
+        (f"account: {HUGGING_FACE}\n", "wrong-value"),
+    ):
+        path.write_text(HEAD + PARTITIONS + text)
+        findings = lint_file(path, {"HOME": "/nonexistent"}, TODAY)
+        assert {one.rule for one in findings} == {"secret", rule}
+        assert not {HUGGING_FACE, AWS} & set(re.findall(r"\w+", "\n".join(str(one) for one in findings)))
