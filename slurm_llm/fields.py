@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from slurm_llm.slurm.formats import parse_mem_mib, parse_time
 from slurm_llm.slurm.nodesets import expand_nodes
-from slurm_llm.slurm.options import MANAGED_SBATCH, MANAGED_SRUN, option_name
+from slurm_llm.slurm.options import LETTERS_ALONE, MANAGED_SBATCH, MANAGED_SRUN, option_name
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PORTS = re.compile(r"(\d{1,5})-(\d{1,5})\Z", re.ASCII)
@@ -65,7 +65,13 @@ def _option(value: str) -> str:
 
 
 def _unmanaged(value: str, managed: dict[str, str]) -> str:
-    key = managed.get(option_name(value))
+    name = option_name(value)
+    if len(value) > 2 and value[1] != "-" and value[1] in LETTERS_ALONE:
+        raise ValueError(f"-{value[1]} takes no value: write each option by itself")
+    longer = [known for known in managed if known.startswith(name)]
+    if value.startswith("--") and name not in managed and longer:
+        raise ValueError(f"sbatch and srun would read it as --{longer[0]}: write options in full")
+    key = managed.get(name)
     if key is not None:
         raise ValueError("is set by slurm_llm itself" + (f": use {key}" if key else ""))
     return value
@@ -100,7 +106,7 @@ def _version_text(value: str) -> str:
 def _regex(value: str) -> str:
     try:
         re.compile(value)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"not a regular expression: {error}") from None
     return value
 
@@ -113,7 +119,10 @@ def _node_set(value: str) -> str:
 def _words(value: str) -> str:
     if not value.split():
         raise ValueError("must name a program")
-    return " ".join(value.split())
+    words = value.split()
+    if words[0].rpartition("/")[2] == "srun" and words != ["srun"]:
+        raise ValueError("must be srun alone: its options go in srun_extra and launcher.step")
+    return " ".join(words)
 
 
 def _shell_text(value: str) -> str:
@@ -137,6 +146,7 @@ Line = Annotated[str, AfterValidator(_one_line)]
 NonEmpty = Annotated[str, Field(min_length=1), AfterValidator(_one_line)]
 Positive = Annotated[int, Field(ge=1)]
 AtLeastZero = Annotated[int, Field(ge=0)]
+Size = Annotated[int, Field(ge=1, le=100_000)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 SlurmTime = Annotated[str, BeforeValidator(_whole_as_text), AfterValidator(_one_line), AfterValidator(_slurm_time)]
 SlurmMemory = Annotated[str, BeforeValidator(_whole_as_text), AfterValidator(_one_line), AfterValidator(_slurm_memory)]

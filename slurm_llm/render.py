@@ -56,8 +56,8 @@ def render(plan: Plan, target: Target) -> dict[str, str]:
     templates = _environment(plan.templates)
     common = {"plan": plan, "python": target.python, "version": __version__, **_shared_variables(plan, target.python)}
     files = {
-        JOB_SCRIPT: templates.get_template("job.sub.j2").render(**common, **_job_variables(plan, target)),
-        RANK_SCRIPT: templates.get_template("rank.sh.j2").render(**common, **_rank_variables(plan, target)),
+        JOB_SCRIPT: _filled(templates, "job.sub.j2", **common, **_job_variables(plan, target)),
+        RANK_SCRIPT: _filled(templates, "rank.sh.j2", **common, **_rank_variables(plan, target)),
         PLAN: plan_to_json(plan),
     }
     files.update(_container_files(plan, target, templates, common))
@@ -76,8 +76,8 @@ def render_probe(plan: Plan, target: Target) -> dict[str, str]:
     templates = _environment(plan.templates)
     common = {"plan": plan, "python": target.python, "version": __version__, **_shared_variables(plan, target.python)}
     files = {
-        PROBE_SCRIPT: templates.get_template("probe.sub.j2").render(**common, **_job_variables(plan, target)),
-        PROBE_RANK_SCRIPT: templates.get_template("probe-rank.sh.j2").render(**common),
+        PROBE_SCRIPT: _filled(templates, "probe.sub.j2", **common, **_job_variables(plan, target)),
+        PROBE_RANK_SCRIPT: _filled(templates, "probe-rank.sh.j2", **common),
     }
     files.update(_container_files(plan, target, templates, common))
     files.update({f"{AGENT}/{name}": text for name, text in agent_files().items()})
@@ -90,8 +90,8 @@ def _repository(plan: Plan, templates: jinja2.Environment) -> dict[str, str]:
     made = {}
     for file in server.repository:
         if file.template is not None:
-            template = templates.get_template(file.template)
-            made[file.path] = template.render(model_name=server.model_name, parameters=server.parameters)
+            variables = {"model_name": server.model_name, "parameters": server.parameters}
+            made[file.path] = _filled(templates, file.template, **variables)
         elif file.asset is not None:
             made[file.path] = assets[file.asset]
     return made
@@ -174,7 +174,7 @@ def _container_files(
     made = dict(containers.files(own, run_dir))
     if containers.wrap(own, run_dir):
         variables = containers.enter_variables(own, run_dir)
-        made[ENTER_SCRIPT] = templates.get_template("enter.sh.j2").render(**common, **variables)
+        made[ENTER_SCRIPT] = _filled(templates, "enter.sh.j2", **common, **variables)
     return made
 
 
@@ -211,6 +211,20 @@ def slurm_pattern(path: str) -> str:
         todo = "set log_root to another folder"
         raise InputError(Problem("log_root", what, "no backslash or control character", todo))
     return path.replace("%", "%%")
+
+
+def _filled(templates: jinja2.Environment, name: str, **variables: object) -> str:
+    """Return the template `name` with its variables.
+
+    Raises:
+        InputError: a template of the site's own folder is wrong.
+    """
+    try:
+        return templates.get_template(name).render(**variables)
+    except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, UnicodeError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
+        what, todo = f"cannot be filled: {error}", "correct it, or remove `templates` from the profile"
+        raise InputError(Problem(f"template {name}{line}", what, todo=todo)) from None
 
 
 def _sh(value: object) -> str:

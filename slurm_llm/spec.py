@@ -19,6 +19,7 @@ from slurm_llm.fields import (
     Positive,
     SbatchOptions,
     Shell,
+    Size,
     SlurmMemory,
     SlurmTime,
 )
@@ -147,12 +148,12 @@ class JobSpec(Section):
     name: Annotated[NonEmpty, AfterValidator(_job_name)]
     engine: EngineName
     model: NonEmpty | None = None
-    tensor_parallel_size: Positive = 1
-    pipeline_parallel_size: Positive = 1
-    context_parallel_size: Positive = 1
-    moe_tensor_parallel_size: Positive | None = None
-    moe_expert_parallel_size: Positive | None = None
-    replicas: Positive = 1
+    tensor_parallel_size: Size = 1
+    pipeline_parallel_size: Size = 1
+    context_parallel_size: Size = 1
+    moe_tensor_parallel_size: Size | None = None
+    moe_expert_parallel_size: Size | None = None
+    replicas: Size = 1
     resources: Resources = Resources()
     partition: NonEmpty | None = None
     account: NonEmpty | None = None

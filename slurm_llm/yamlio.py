@@ -117,6 +117,8 @@ def _plain(node: yaml.Node, loader: _Loader, path: Key, lines: dict[Key, int]) -
         fitting = loader.resolve(yaml.ScalarNode, node.value, (True, False))  # type: ignore[no-untyped-call]
         _refuse_tag(node, fitting)
     value: Scalar = loader.construct_object(node)
+    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        raise _fault("half a character (a surrogate), which no file can hold", node)
     return value
 
 

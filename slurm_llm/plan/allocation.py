@@ -17,19 +17,35 @@ def build_allocation(spec: JobSpec, site: SiteProfile, partition: Partition, lay
         ranks_per_node=layout.ranks_per_node,
         gpus=_gpus(partition, layout),
         cpus_per_rank=cpus_per_rank(spec, partition),
-        cpu_style=partition.cpus.style,
+        cpu_style=_cpu_style(partition),
         memory=_memory(spec, partition, layout),
         time=choose_time(spec, partition, layout.nodes),
         partition=_partition(partition),
         account=spec.account or site.account.default,
         qos=spec.qos or partition.qos,
-        constraint="&".join(text for text in (partition.constraint, spec.constraint) if text) or None,
+        constraint=_both(partition.constraint, spec.constraint),
         reservation=spec.reservation or partition.reservation,
         exclude=",".join(text for text in (site.exclude_nodes, spec.exclude_nodes) if text) or None,
         others=_others(site, partition, layout),
         extra=(*site.sbatch_extra, *spec.sbatch_extra),
         skip=tuple(dict.fromkeys((*site.policies.forbid, *site.sbatch_skip))),
     )
+
+
+def _asks_for_gpus(partition: Partition) -> bool:
+    """Return whether jobs ask for GPUs: without that --cpus-per-gpu and --mem-per-gpu are refused."""
+    return partition.gpus_per_node > 0 and partition.gpu_request.style != "none"
+
+
+def _cpu_style(partition: Partition) -> str:
+    style = partition.cpus.style
+    return "cpus_per_task" if style == "cpus_per_gpu" and not _asks_for_gpus(partition) else style
+
+
+def _both(site: str | None, spec: str | None) -> str | None:
+    """Return both constraints in one: Slurm reads from left to right, so a side with `|` is put in parentheses."""
+    given = [text for text in (site, spec) if text]
+    return "&".join(f"({text})" if "|" in text and len(given) > 1 else text for text in given) or None
 
 
 def takes_whole_nodes(partition: Partition, layout: Layout) -> bool:
@@ -60,7 +76,7 @@ def _memory(spec: JobSpec, partition: Partition, layout: Layout) -> str | None:
         return None if own.per_cpu is None else f"--mem-per-cpu={own.per_cpu}"
     if own.per_rank is None:
         return None
-    if own.style == "mem_per_gpu":
+    if own.style == "mem_per_gpu" and _asks_for_gpus(partition):
         return f"--mem-per-gpu={own.per_rank}"
     return f"--mem={format_mem(parse_mem_mib(own.per_rank) * layout.ranks_per_node)}"
 

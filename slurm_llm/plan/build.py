@@ -14,7 +14,7 @@ from slurm_llm.plan.allocation import build_allocation
 from slurm_llm.plan.checks import check_engine, check_partition, check_site, choose_engine, choose_partition
 from slurm_llm.plan.environment import build_environment, build_master, build_modules, build_ulimits
 from slurm_llm.plan.layout import Layout, build_layout, build_sizes
-from slurm_llm.plan.policies import check_policies
+from slurm_llm.plan.policies import check_forbidden, check_required
 from slurm_llm.plan.steps import launcher_words
 from slurm_llm.plan.types import (
     PLAN_SCHEMA,
@@ -66,7 +66,7 @@ def build_plan(spec: JobSpec, site: SiteProfile, version: SlurmVersion | None = 
         version = parse_version(f"slurm {site.slurm.version}")
     own = _decide(spec, site, version)
     plan = _compose(spec, own, version)
-    problems = check_policies(spec, own.site, plan)
+    problems = check_required(own.site, plan)
     if problems:
         raise PlanError(problems)
     return plan
@@ -147,6 +147,7 @@ def _decide(spec: JobSpec, whole: SiteProfile, version: SlurmVersion | None) -> 
     if engine is not None:
         problems += check_engine(spec, site, engine, sizes)
     problems += check_site(spec, site)
+    problems += check_forbidden(spec, site)
     layout = None if partition is None else build_layout(spec, sizes, partition, problems)
     if partition is not None:
         problems += check_partition(spec, partition, layout, version)

@@ -88,13 +88,19 @@ def check_partition(
     if spec.gpu_clocks is not None and not takes_whole_nodes(partition, layout):
         what = "clocks are locked for all GPUs of a node, and the job shares its nodes with others"
         problems.append(Problem("gpu_clocks", what, todo=f"use all {partition.gpus_per_node} GPUs of each node"))
+    return [*problems, *_check_cpus(spec, partition, layout)]
+
+
+def _check_cpus(spec: JobSpec, partition: Partition, layout: Layout) -> list[Problem]:
     cpus, each = partition.cpus.per_node, cpus_per_rank(spec, partition)
-    if cpus is not None and each * layout.ranks_per_node > cpus:
-        what = f"{layout.ranks_per_node} ranks × {each} CPUs = {each * layout.ranks_per_node} a node; a node has {cpus}"
-        most = cpus // layout.ranks_per_node
-        allowed, todo = (f"1 to {most}", "") if most else ("", f"put at most {cpus} ranks on a node")
-        problems.append(Problem("resources.cpus_per_rank", what, allowed, todo))
-    return problems
+    whole = partition.whole_node and partition.cpus.style == "cpus_per_gpu"
+    count, of_what = (partition.gpus_per_node, "GPUs") if whole else (layout.ranks_per_node, "ranks")
+    if cpus is None or each * count <= cpus:
+        return []
+    what = f"{count} {of_what} × {each} CPUs = {each * count} a node; a node has {cpus}"
+    most = cpus // count
+    allowed, todo = (f"1 to {most}", "") if most else ("", f"put at most {cpus} ranks on a node")
+    return [Problem("resources.cpus_per_rank", what, allowed, todo)]
 
 
 def _check_version(partition: Partition, version: SlurmVersion | None) -> list[Problem]:

@@ -24,12 +24,8 @@ _SPEC_FIELDS = {
 """Field of a spec → the option of sbatch that it asks for."""
 
 
-def check_policies(spec: JobSpec, site: SiteProfile, plan: Plan) -> list[Problem]:
-    """Return what the spec asks for against the site's rules; `site` is the profile as it is for the partition."""
-    return [*_forbidden(spec, site), *_required(site, plan)]
-
-
-def _forbidden(spec: JobSpec, site: SiteProfile) -> list[Problem]:
+def check_forbidden(spec: JobSpec, site: SiteProfile) -> list[Problem]:
+    """Return what the spec asks for against the site's rules."""
     forbidden = {name.lstrip("-") for name in site.policies.forbid}
     problems = []
     for field, option in _SPEC_FIELDS.items():
@@ -37,7 +33,8 @@ def _forbidden(spec: JobSpec, site: SiteProfile) -> list[Problem]:
             what = f"site {site.name} refuses jobs with --{option}"
             problems.append(Problem(field, what, todo=f"remove `{field}`"))
     for index, option in enumerate(spec.sbatch_extra):
-        if option_name(option) in forbidden:
+        name = option_name(option)
+        if name in forbidden or (option.startswith("--") and any(one.startswith(name) for one in forbidden)):
             what = f"site {site.name} refuses jobs with --{option_name(option)}"
             problems.append(Problem(f"sbatch_extra[{index}]", what, todo="remove it"))
     return problems
@@ -50,9 +47,11 @@ def _value(spec: JobSpec, field: str) -> object:
     return value
 
 
-def _required(site: SiteProfile, plan: Plan) -> list[Problem]:
+def check_required(site: SiteProfile, plan: Plan) -> list[Problem]:
+    """Return what the site insists on and the plan lacks; `site` is the profile as it is for the partition."""
     # The container's own directives hold paths that are known only when the job is rendered.
-    given = {option_name(option) for option in sbatch_options(replace(plan, container=None), "")}
+    own = () if plan.container is None else plan.container.sbatch
+    given = {option_name(option) for option in (*sbatch_options(replace(plan, container=None), ""), *own)}
     problems = []
     for name in site.policies.require:
         option = name.lstrip("-")

@@ -52,7 +52,7 @@ def longest_time(partition: Partition, nodes: int | None) -> tuple[int | None, s
         first = min(fitting, key=lambda rule: rule.max_nodes)
         limits.append((parse_time(first.max), f"for up to {first.max_nodes} nodes"))
     if nodes is not None and rules.node_hours is not None:
-        whole = int(rules.node_hours * HOUR_S / nodes) // MINUTE_S * MINUTE_S
+        whole = max(1, int(rules.node_hours * HOUR_S / nodes) // MINUTE_S) * MINUTE_S
         limits.append((whole, f"for {rules.node_hours:g} node-hours"))
     finite = [(seconds, where) for seconds, where in limits if seconds is not None]
     return min(finite) if finite else (None, "")

@@ -126,7 +126,7 @@ def _compiled(pattern: Tree, key: Key, faults: list[Fault]) -> re.Pattern[str] |
         return None
     try:
         return re.compile(pattern, re.DOTALL)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         faults.append(Fault(key, f"not a regular expression: {error}"))
         return None
 

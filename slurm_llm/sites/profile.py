@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -108,7 +108,7 @@ class SiteProfile(Section):
         """Return the profile as it is for one of its partitions: what the partition changes is laid over the rest."""
         partition = self.partitions[name]
         changes = {
-            key: _laid_over(getattr(self, key), getattr(partition, key))
+            key: _laid_over(getattr(self, key), getattr(partition, key), optional=_may_be_null(SiteProfile, key))
             for key in Overrides.model_fields
             if key in partition.model_fields_set
         }
@@ -117,15 +117,24 @@ class SiteProfile(Section):
         return self.model_copy(update={**changes, "partitions": {name: plain}, "default_partition": name})
 
 
-def _laid_over(own: object, change: object) -> object:
-    """Return `change` over `own`: sections and maps key by key, everything else whole; null empties a list."""
-    if change is None and isinstance(own, Section | dict):
-        return own
-    if change is None and isinstance(own, tuple):
-        return ()
+def _may_be_null(model: type[Section], key: str) -> bool:
+    return type(None) in get_args(model.model_fields[key].annotation)
+
+
+def _laid_over(own: object, change: object, *, optional: bool) -> object:
+    """Return `change` over `own`: sections and maps key by key, everything else whole.
+
+    Null takes a value away where there may be none (`optional`), empties a list, and changes no section.
+    """
+    if change is None and not optional:
+        return () if isinstance(own, tuple) else own
     if isinstance(own, Section) and isinstance(change, Section):
-        fields = {key: _laid_over(getattr(own, key), getattr(change, key)) for key in change.model_fields_set}
+        kind = type(own)
+        fields = {
+            key: _laid_over(getattr(own, key), getattr(change, key), optional=_may_be_null(kind, key))
+            for key in change.model_fields_set
+        }
         return own.model_copy(update=fields)
     if isinstance(own, dict) and isinstance(change, dict):
-        return {**own, **{key: _laid_over(own.get(key), value) for key, value in change.items()}}
+        return {**own, **{key: _laid_over(own.get(key), value, optional=True) for key, value in change.items()}}
     return change

@@ -96,7 +96,7 @@ class TimeRules(Section):
     min: SlurmTime | None = None
     default: SlurmTime | None = None
     by_nodes: Annotated[tuple[TimeByNodes, ...], Field(strict=False)] = ()
-    node_hours: Annotated[float, Field(gt=0)] | None = None
+    node_hours: Annotated[float, Field(gt=0, le=1e9)] | None = None
 
 
 class Limits(Section):
@@ -155,7 +155,7 @@ class PartitionDefaults(Overrides):
     gpu: Gpu = Gpu()
     gpu_request: GpuRequest = GpuRequest()
     whole_node: bool = False
-    """Only whole nodes are given: GPUs a node other than all of them are refused."""
+    """Only whole nodes are given: a job asks for all GPUs of its nodes; one that uses fewer gets a warning."""
     exclusive: bool | Literal["user", "topo"] = False
     cpus: Cpus = Cpus()
     memory: Memory = Memory()

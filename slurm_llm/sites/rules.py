@@ -190,7 +190,7 @@ class Policies(Section):
 class Startup(Section):
     """Slow storage and nodes that boot on demand: the limit to readiness is `ready_s` × factor + `boot_s`."""
 
-    timeout_factor: Annotated[float, Field(gt=0)] = 1.0
+    timeout_factor: Annotated[float, Field(gt=0, le=1000)] = 1.0
     boot_s: AtLeastZero = 0
 
 

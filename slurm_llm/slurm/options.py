@@ -100,6 +100,10 @@ _LETTERS = {
 """Short options of sbatch and srun (sbatch(1), srun(1))."""
 
 
+LETTERS_ALONE = frozenset("HhIKklOQsuVvWX") - {"K", "W", "I"}
+"""Short options without a value: getopt reads what follows as further options. K, W and I may have one."""
+
+
 def option_name(option: str) -> str:
     """Return the long name of one option, without dashes and value: `mem` of `--mem=4G`, `ntasks` of `-n4`."""
     if option.startswith("--"):

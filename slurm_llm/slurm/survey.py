@@ -134,6 +134,8 @@ def parse_partitions(completed: Completed) -> tuple[PartitionRules, ...]:
 def parse_record(line: str) -> dict[str, str]:
     """Split a line of `Key=value` pairs where a key begins with a capital; values may hold blanks and `=`."""
     matches = list(_KEY.finditer(line))
+    if not matches:
+        return {}
     ends = [match.start() for match in matches[1:]] + [len(line)]
     fields: dict[str, str] = {}
     for match, end in zip(matches, ends, strict=True):

@@ -362,6 +362,46 @@ def test_policies_that_end_jobs_are_told() -> None:
     )
 
 
+def test_null_in_a_partition_takes_a_value_away() -> None:
+    """Where a key may have no value; a whole section cannot be taken away, a list becomes empty."""
+    site = make_site(
+        {"network": {"rendezvous": None}, "policies": {"idle_gpu": None}, "sbatch_extra": None, "launcher": None},
+        network={"rendezvous": {"suffix": "i"}, "interface": "ib0"},
+        policies={"idle_gpu": {"watts": 100, "after_s": 60}, "gpu_clocks": True},
+        sbatch_extra=["--mail-type=END"],
+    ).for_partition("gpu")
+    assert (site.network.rendezvous, site.network.interface) == (None, "ib0")
+    assert (site.policies.idle_gpu, site.policies.gpu_clocks) == (None, True)
+    assert (site.sbatch_extra, site.launcher.mpi) == ((), "pmix")
+
+
+def test_constraints_are_joined_as_they_are_meant() -> None:
+    """Slurm reads `a&b|c` from left to right: nodes with c alone would do."""
+    plan = make_plan({"constraint": "gpu"}, constraint="hbm40g|hbm80g")
+    assert plan.allocation.constraint == "gpu&(hbm40g|hbm80g)"
+    assert make_plan({"constraint": "a|b"}).allocation.constraint == "a|b"
+
+
+def test_what_counts_by_gpu_needs_gpus() -> None:
+    """In a partition without GPUs, CPUs and memory are asked for by task and node."""
+    partition: dict[str, Tree] = {
+        "gpus_per_node": 0,
+        "cpus": {"style": "cpus_per_gpu", "per_rank": 8},
+        "memory": {"style": "mem_per_gpu", "per_rank": "4G"},
+    }
+    options = sbatch_options(make_plan(partition, tensor_parallel_size=2), "")
+    assert _asked(options, "cpus", "mem") == ["--cpus-per-task=8", "--mem=8G"]
+    whole: dict[str, Tree] = {"whole_node": True, "cpus": {"style": "cpus_per_gpu", "per_node": 64}}
+    faults = _faults({"tensor_parallel_size": 2, "resources": {"cpus_per_rank": 32}}, whole)
+    assert faults == ["resources.cpus_per_rank: 4 GPUs × 32 CPUs = 128 a node; a node has 64: 1 to 16"]
+
+
+def test_a_refused_option_does_not_hide_other_faults() -> None:
+    """All of a spec's contradictions come together."""
+    faults = _faults({"qos": "x", "moe_expert_parallel_size": 3}, {"policies": {"forbid": ["--qos"]}})
+    assert [fault.split(":")[0] for fault in faults] == ["moe_expert_parallel_size", "qos"]
+
+
 def test_a_profile_for_a_partition_stays_as_it_is() -> None:
     """What a partition changes is laid over the site once; asked for again, nothing more happens."""
     partition: dict[str, Tree] = {"prologue": "echo partition", "launcher": {"step": {"wait_s": 5}}}

@@ -191,7 +191,7 @@ def test_long_and_strange_names_are_short_in_comments() -> None:
         ("--comment=#x", "--comment=#x"),
         ("--comment=$(id)", "--comment=$(id)"),
         ("--comment= x ", "--comment= x "),
-        ("-ka'b\"c", "-ka'b\"c"),
+        ("-ba'b\"c", "-ba'b\"c"),
         ("--spread-job", "--spread-job"),
     ],
 )
