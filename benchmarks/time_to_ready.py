@@ -41,7 +41,7 @@ SPEC = {
 BARE = """#!/bin/bash
 {directives}
 export OMPI_MCA_mpi_yield_when_idle=1 SLURM_PMIX_FENCE=ring LD_LIBRARY_PATH={home}/lib PATH={bin}:$PATH
-exec srun {step} bash -c '
+exec {step} bash -c '
 common=(--model-repository={link}/model_repository --backend-directory={home}/backends --disable-auto-complete-config
   --backend-config=python,shm-region-prefix-name=bare${{SLURM_JOB_ID}}_${{SLURM_PROCID}}_)
 if ((SLURM_PROCID == 0)); then
@@ -74,7 +74,7 @@ def bare_script(ours: Path, around: Surroundings) -> Path:
         home=link / "triton",
         bin=Path(sys.executable).parent,
         link=link,
-        step=shlex.join(world_step(job.plan, job.plan.instances[0])),
+        step=shlex.join(world_step(job.plan, str(ours), job.plan.instances[0])),
         http=HTTP,
         grpc=HTTP + 1,
         metrics=HTTP + 2,

@@ -128,8 +128,13 @@ def first_end(ordered: List[Record], ready_at: Optional[float]) -> Optional[Firs
     if not failures:
         return None
     noticed = min(map(_at, failures))
-    # PMIx ends a server about a second after its stub was killed: the stub is the one to name.
-    victims = [item for item in ends if _by_signal(item) and noticed - CAUSE_S <= _at(item) <= noticed]
+    # PMIx ends all servers about a second after one stub has gone: the stub is the one to name.
+    last = {item.get("rank"): item.get("pid") for item in ordered if item["kind"] == "found" and not item.get("main")}
+    victims = [
+        item
+        for item in ends
+        if noticed - CAUSE_S <= _at(item) <= noticed and (_by_signal(item) or _was_the_engine(item, last))
+    ]
     item = min(failures + victims, key=_at)
     phase = "serving" if ready_at is not None and _at(item) >= ready_at else "loading"
     name = str(item.get("name", "engine"))
@@ -157,6 +162,11 @@ def _by_signal(item: Record) -> bool:
     return str(item.get("how")).startswith("signal")
 
 
+def _was_the_engine(item: Record, last: Dict[Any, Any]) -> bool:
+    """Tell whether the last child that a rank's server has started had lived for longer than a helper does."""
+    return not item.get("main") and item.get("pid") == last.get(item["rank"]) and float(item.get("lived_s", 0)) >= 1.0
+
+
 def _is_failure(item: Record) -> bool:
     """Tell whether the end of an engine process is the end of its rank.
 
@@ -168,6 +178,11 @@ def _is_failure(item: Record) -> bool:
         return True
     # The kernel cuts a process's name to 15 characters.
     return _by_signal(item) and str(item.get("name", "")).startswith("triton_python_b")
+
+
+def describe_complaint(item: Record) -> str:
+    """Return one sentence on the first rank whose model failed though none of its processes ended."""
+    return "rank %d on node %s: %s" % (item["rank"], item.get("node", "?"), item["text"])
 
 
 def describe(end: FirstEnd) -> str:

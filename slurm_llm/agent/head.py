@@ -20,6 +20,8 @@ from . import fold, journal, nodes, probe, watchdog
 TICK_S = 0.2
 SETTLE_S = 0.3
 """How long after the first end other nodes' reports are awaited, so that the earliest one is named."""
+COMPLAINT_S = 2.0
+"""How long a rank whose model failed has for an end of its own, which says more."""
 HEALTH_S = 1.0
 HELLO_S = 10.0
 GIVE_UP_S = 5.0
@@ -58,6 +60,8 @@ class Head:
         self.silent: Dict[int, bool] = {}
         self.gave_up = False
         self.give_up_at: Optional[float] = None
+        self.complaint: Optional[journal.Record] = None
+        self.complained_at = 0.0
         self.nodes = int(self.plan["allocation"]["nodes"])
         self.order: Optional[str] = None
         self.leaders: Dict[int, Leader] = {}
@@ -159,6 +163,8 @@ class Head:
             self._check_room(item)
         elif item["kind"] == "ended":
             self.end_seen = True
+        elif item["kind"] == "complaint" and self.complaint is None:
+            self.complaint, self.complained_at = item, time.monotonic()
         elif item["kind"] == "warning":
             print("slurm_llm: warning: %s" % item["text"], flush=True)
         elif item["kind"] == "found":
@@ -303,6 +309,8 @@ class Head:
         if self.failed_at is None:
             if self._rank_has_ended():
                 self.failed_at = now
+            elif self.complaint is not None and now - self.complained_at >= COMPLAINT_S:
+                self._fail(fold.describe_complaint(self.complaint))
             elif self.state in ("STARTING", "LOADING"):
                 stall = self.watchdog.loading(now - self.started, time.time(), self._waiting_for)
                 if stall is not None:

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
-from . import clocks, journal, leftovers, processes
+from . import clocks, complaints, journal, leftovers, processes
 
 SCAN_FAST_S = 0.2
 SCAN_SLOW_S = 1.0
@@ -69,6 +69,7 @@ class Agent:
         self.have_main: Set[int] = set()
         self.leader_left = False
         self.unwritten = False
+        self.listener = complaints.Listener()
         self.locking: Optional[threading.Thread] = None
         self.last_new = time.monotonic()
 
@@ -208,7 +209,11 @@ class Agent:
             own["n"] += 0 if item.pid in self.mains and self._has_children(item.rank) else seen["naps"]
             own["st"] += seen["state"]
         for rank, own in ranks.items():
-            own["log"] = journal.size(os.path.join(self.options.attempt_dir, "rank-%s.log" % rank))
+            path = os.path.join(self.options.attempt_dir, "rank-%s.log" % rank)
+            own["log"] = journal.size(path)
+            complaint = self.listener.listen(int(rank), path)
+            if complaint is not None:
+                self.emit("complaint", rank=complaint.rank, text=complaint.text)
         self._tell(journal.record("beat", node=self.node, ranks=ranks))
 
     def _has_children(self, rank: int) -> bool:
