@@ -20,6 +20,8 @@ from . import fold, journal, nodes, probe, watchdog
 TICK_S = 0.2
 SETTLE_S = 0.3
 """How long after the first end other nodes' reports are awaited, so that the earliest one is named."""
+SUSPECT_S = 4.5
+"""How long a rank is looked for that holds up the others, once the model does not answer."""
 COMPLAINT_S = 2.0
 """How long a rank whose model failed has for an end of its own, which says more."""
 HEALTH_S = 1.0
@@ -60,6 +62,8 @@ class Head:
         self.silent: Dict[int, bool] = {}
         self.gave_up = False
         self.give_up_at: Optional[float] = None
+        self.suspicion: Optional[watchdog.Stall] = None
+        self.suspected_at = 0.0
         self.complaint: Optional[journal.Record] = None
         self.complained_at = 0.0
         self.nodes = int(self.plan["allocation"]["nodes"])
@@ -101,6 +105,7 @@ class Head:
         while self._read() and not self._overdue():
             self._read_script()
             self._take_answers()
+            self._clear_up()
             self._judge()
             self._watch_nodes()
             self._give_order()
@@ -228,12 +233,26 @@ class Head:
             if stall is None and busy is not None:
                 stall = self.watchdog.silence(leader.instance, busy)
             if stall is not None:
-                self._stalled(stall)
+                self._suspect(stall)
             elif answer.ok and len(self.answered) == len(self.plan["instances"]):
                 self._serve()
             elif not answer.ok and self.state == "READY":
                 said = answer.status or answer.body
                 self.set_state("DEGRADED", "leader of instance %d: %s" % (leader.instance, said))
+
+    def _suspect(self, stall: watchdog.Stall) -> None:
+        """Fail at once when a rank stands out; else look for one for two more beats, since it has just begun to."""
+        if stall.culprit is not None:
+            self._stalled(stall)
+        elif self.suspicion is None:
+            self.suspicion, self.suspected_at = stall, time.monotonic()
+
+    def _clear_up(self) -> None:
+        if self.suspicion is None or self.asked or self.failed:
+            return
+        culprit = self.watchdog.progress.culprit()
+        if culprit is not None or time.monotonic() - self.suspected_at >= SUSPECT_S:
+            self._stalled(self.suspicion._replace(culprit=culprit))
 
     def _stalled(self, stall: watchdog.Stall) -> None:
         silent = self.alive.silent(time.monotonic())

@@ -6,9 +6,9 @@ A rank that hangs leaves nothing but what its processes do, or no longer do. The
 
 from typing import Dict, List, NamedTuple, Optional
 
-WINDOW_S = 6.0
+WINDOW_S = 4.0
 """How far back activity is looked at."""
-LEAST_SPAN_S = 4.0
+LEAST_SPAN_S = 3.0
 IDLE = 0.004
 """Cores: less is no work."""
 BUSY = 0.03
