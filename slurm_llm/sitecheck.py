@@ -16,7 +16,6 @@ from slurm_llm.observe.checkrows import CONTRADICTIONS, Row, Verdict, exit_code
 from slurm_llm.observe.nodechoice import chosen_nodes
 from slurm_llm.observe.refusals import explain_refusal, refused_values
 from slurm_llm.observe.sitefacts import SITE, ClusterFacts, compare, paths_of, programs_of, topic_of
-from slurm_llm.process import Completed
 from slurm_llm.rundir import JOB_SCRIPT, LOG_ROOT
 from slurm_llm.schema import apply_settings
 from slurm_llm.sites.load import Site, load_site, overlay_of
@@ -90,14 +89,6 @@ class SiteReport:
         return exit_code(self.rows)
 
 
-def parse_target(text: str | None) -> tuple[str | None, str | None]:
-    """Return site and partition of `NAME[:PARTITION]`; a path may stand for the name."""
-    if text is None:
-        return None, None
-    name, colon, partition = text.rpartition(":")
-    return (name, partition or None) if colon and "/" not in partition else (text, None)
-
-
 def check_site(wanted: Wanted, around: Surroundings) -> SiteReport:
     """Compare the profile with the cluster, and ask Slurm whether it takes a small job in each partition.
 
@@ -169,14 +160,11 @@ def _ask(profile: SiteProfile, names: Sequence[str], around: Surroundings) -> Cl
             silent[question] = str(error)
             return nothing
 
-    def run(argv: Sequence[str]) -> Completed:
-        return around.runner(argv, env={**scrub_environment(around.environ), "LC_ALL": "C"})
-
     own = [profile.for_partition(name) for name in names]
     version = answer("sbatch --version", slurm.version, None)
 
     def limits() -> dict[str, PartitionLimits]:
-        return parse_partition_limits(run(partitions_argv(clusters=clusters)))
+        return parse_partition_limits(slurm.output(partitions_argv(clusters=clusters)))
 
     nothing: dict[str, PartitionLimits] = {}
     kinds_argv = node_kinds_argv()
@@ -187,9 +175,9 @@ def _ask(profile: SiteProfile, names: Sequence[str], around: Surroundings) -> Cl
         config=answer("scontrol show config", lambda: slurm.config(clusters=clusters), {}),
         partitions=answer("sinfo", lambda: slurm.partitions(clusters=clusters), ()),
         limits=answer("scontrol show partition", limits, nothing),
-        kinds=answer("sinfo", lambda: parse_node_kinds(run(kinds_argv)), ()),
+        kinds=answer("sinfo", lambda: parse_node_kinds(slurm.output(kinds_argv)), ()),
         mpi_types=answer("srun --mpi=list", slurm.mpi_types, ()),
-        srun_options=answer("srun --help", lambda: parse_srun_help(run(srun_help_argv())), frozenset()),
+        srun_options=answer("srun --help", lambda: parse_srun_help(slurm.output(srun_help_argv())), frozenset()),
         programs=frozenset(word for one in own for word in programs_of(one) if _on_path(word, around)),
         missing_paths=frozenset(path for one in own for path in paths_of(one).values() if not _is_there(path, around)),
         silent=silent,

@@ -21,8 +21,9 @@ from slurm_llm.observe.checkrows import Verdict
 from slurm_llm.plan.steps import world_step
 from slurm_llm.process import NOT_FOUND_RC, Completed
 from slurm_llm.render import Target, render_probe
-from slurm_llm.sitecheck import Wanted, check_site, parse_target, plan_check, sizes_of
+from slurm_llm.sitecheck import Wanted, check_site, plan_check, sizes_of
 from slurm_llm.siteprobe import run_probe
+from slurm_llm.sites.find import split_target
 from slurm_llm.sites.load import load_site
 from slurm_llm.sites.queues import Partition
 from slurm_llm.slurm.commands import SEPARATOR
@@ -139,11 +140,20 @@ def write_site(around: Surroundings, partition: dict[str, Tree] | None = None, *
         ("devcluster:debug", ("devcluster", "debug")),
         ("dir/own.yaml:gpu", ("dir/own.yaml", "gpu")),
         ("a:b/own.yaml", ("a:b/own.yaml", None)),
+        (":debug", (None, "debug")),
     ],
 )
 def test_a_partition_may_follow_the_name(text: str | None, expected: tuple[str | None, str | None]) -> None:
     """A colon in a path is part of the path."""
-    assert parse_target(text) == expected
+    assert split_target(text) == expected
+
+
+def test_a_file_with_a_colon_in_its_name_is_a_site(tmp_path: Path) -> None:
+    """What is a file is no name with a partition."""
+    path = tmp_path / "own:gpu"
+    assert split_target(str(path)) == (str(tmp_path / "own"), "gpu")
+    path.touch()
+    assert split_target(str(path)) == (str(path), None)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import fcntl
 import socket
 import struct
 import sys
-from typing import List
+from typing import Dict, List
 
 SIOCGIFADDR = 0x8915
 IF_INET6 = "/proc/net/if_inet6"
@@ -39,13 +39,23 @@ def ipv6(name: str) -> str:
     return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(found[0])) if found else ""
 
 
+def address(name: str, family: str = "any") -> str:
+    """Return the address of an interface, IPv4 first; empty when it has none of the family, `ipv4` or `any`."""
+    return ipv4(name) or ("" if family == "ipv4" else ipv6(name))
+
+
+def addresses() -> Dict[str, str]:
+    """Return the address of every interface, an empty text for those that have none."""
+    return {name: address(name) for name in names()}
+
+
 def main(interface: str, family: str) -> int:
     """Print the address of `interface`, IPv4 first; 1 with the interfaces that there are when it has none."""
-    address = ipv4(interface) or ("" if family == "ipv4" else ipv6(interface))
-    if address:
-        print(address)
+    own = address(interface, family)
+    if own:
+        print(own)
         return 0
-    known = ", ".join("%s %s" % (name, ipv4(name)) if ipv4(name) else name for name in names())
+    known = ", ".join(("%s %s" % pair).strip() for pair in addresses().items())
     text = "slurm_llm: interface %s has no address here (network.interface in the site profile); there are: %s"
     print(text % (interface, known), file=sys.stderr)
     return 1

@@ -1,13 +1,15 @@
 """How the processes of a probe job meet: in folders of their node, in the job's own folder, over the network."""
 
+import errno
 import json
 import os
 import socket
+import stat
 import threading
 import time
 from typing import Any, Dict, List, Sequence, Set, Union
 
-from . import journal, ports
+from . import journal, leftovers, ports
 
 LISTEN = "listen.json"
 LOOK_S = 0.02
@@ -17,11 +19,18 @@ CLOCK_ROUNDS = 5
 
 
 class Place:
-    """A folder in which each process of a node leaves one small file."""
+    """A folder in which each process of a node leaves one small file.
 
-    def __init__(self, folder: str, mark: str) -> None:
-        """Remember the folder, and how the names of the files begin."""
-        self.folder, self._mark, self._own = folder, mark, ""
+    The files have the names of a run's own, in its folder where it has one there: whatever clears up after runs
+    (`leftovers`, the epilog script) removes those of a probe that was killed.
+    """
+
+    def __init__(self, folder: str, job: str) -> None:
+        """Choose the files' names in `folder`, for Slurm's number of the job."""
+        tag = job + ".0"
+        self.folder, self._own = folder, ""
+        self._made = "" if folder == leftovers.SHM else os.path.join(folder, leftovers.FOLDER + tag)
+        self._start = os.path.join(self._made or folder, leftovers.shm_prefix(tag) + "0_probe-")
 
     def leave(self, name: str) -> bool:
         """Write this process's file.
@@ -29,8 +38,9 @@ class Place:
         Raises:
             OSError: without the file's name, so that the same fault reads alike for every process.
         """
-        path = os.path.join(self.folder, self._mark + name)
+        path = self._start + name
         try:
+            self._make()
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
             raise OSError(error.errno, error.strerror) from None
@@ -45,21 +55,45 @@ class Place:
         """Return the processes whose files are seen, as soon as all of `names` are or the time is up."""
         deadline = time.monotonic() + SHARED_S
         while True:
-            found = {name[len(self._mark) :] for name in os.listdir(self.folder) if name.startswith(self._mark)}
+            found = set(self._names())
             if names <= found or time.monotonic() > deadline:
                 return sorted(found)
             time.sleep(LOOK_S)
 
     def clear(self) -> None:
-        """Remove this process's file."""
+        """Remove this process's file, and the folder after the last one."""
         if self._own:
             os.unlink(self._own)
+            self._leave_folder()
 
     def clear_all(self) -> None:
-        """Remove every file of the job."""
-        for name in os.listdir(self.folder):
-            if name.startswith(self._mark):
-                os.unlink(os.path.join(self.folder, name))
+        """Remove every file of the job, and its folder."""
+        for name in self._names():
+            os.unlink(self._start + name)
+        self._leave_folder()
+
+    def _names(self) -> List[str]:
+        folder, start = os.path.split(self._start)
+        return [name[len(start) :] for name in os.listdir(folder) if name.startswith(start)]
+
+    def _make(self) -> None:
+        """Make the job's folder, unless another of its processes has."""
+        if not self._made:
+            return
+        try:
+            os.mkdir(self._made, 0o700)
+        except FileExistsError:
+            found = os.lstat(self._made)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+                raise OSError(errno.EPERM, "the job's folder is somebody else's") from None
+
+    def _leave_folder(self) -> None:
+        try:
+            if self._made:
+                os.rmdir(self._made)
+        except OSError:
+            # Others still have files in it; the last one removes it.
+            return
 
 
 def watch_for(folder: str, names: Set[str], seconds: float) -> Dict[str, float]:
@@ -68,7 +102,8 @@ def watch_for(folder: str, names: Set[str], seconds: float) -> Dict[str, float]:
     The folder is listed each time: over NFS that asks the server, while looking for one name may be answered from a
     memory of its absence.
     """
-    deadline, seen = time.monotonic() + seconds, {}  # type: float, Dict[str, float]
+    deadline = time.monotonic() + seconds
+    seen: Dict[str, float] = {}
     while True:
         present = names & set(os.listdir(folder))
         for name in present - set(seen):

@@ -47,8 +47,14 @@ def layout_problems(ranks: int, ranks_per_node: int) -> List[str]:
     return problems
 
 
-VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-"""What Slurm sets for NVIDIA, AMD and Intel GPUs (gres.conf(5))."""
+VISIBLE_BY_VENDOR = {
+    "nvidia": ("CUDA_VISIBLE_DEVICES",),
+    "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+    "intel": ("ZE_AFFINITY_MASK",),
+}
+"""What tells programs which GPUs to use, by vendor; Slurm itself sets the first of each (gres.conf(5))."""
+VISIBLE = tuple(names[0] for names in VISIBLE_BY_VENDOR.values())
+VISIBLE_ALL = tuple(sorted({name for names in VISIBLE_BY_VENDOR.values() for name in names}))
 
 
 def gpu_problems(gpus: int) -> List[str]:

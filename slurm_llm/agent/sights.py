@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any, Callable, Dict, List, Sequence
 
-from . import interfaces, meeting, ports
+from . import interfaces, meeting, ports, preflight
 
 Facts = Dict[str, Any]
 
@@ -20,13 +20,12 @@ SAMPLE = 64
 """Ports of the range that are tried."""
 
 _LIMITS = (("memlock", 1024), ("stack", 1024), ("core", 1024), ("nofile", 1), ("nproc", 1))
-_GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _GPU_DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*")
 
 
 def attempt(fact: Callable[..., Any], *arguments: Any, seconds: float = FACT_S) -> Any:
     """Return what `fact` returns, or a text that begins with `error: `."""
-    found = ["error: no answer within %g s" % seconds]  # type: List[Any]
+    found: List[Any] = ["error: no answer within %g s" % seconds]
 
     def run() -> None:
         try:
@@ -62,7 +61,7 @@ def look(homes: Sequence[str], variables: Sequence[str], internet: Sequence[Any]
         "os": attempt(_os_name),
         "root": attempt(_root),
         "limits": attempt(_limits),
-        "interfaces": attempt(_addresses),
+        "interfaces": attempt(interfaces.addresses),
         "shm": attempt(_space, "/dev/shm"),
         "gpus": attempt(_gpus),
         "servers": attempt(_servers, homes),
@@ -92,11 +91,6 @@ def _limits() -> Facts:
     return found
 
 
-def _addresses() -> Dict[str, str]:
-    # The kernel's own list: /sys shows the network of whoever mounted it.
-    return {name: interfaces.ipv4(name) for _, name in socket.if_nameindex()}
-
-
 def _space(folder: str) -> Facts:
     size = os.statvfs(folder)
     return {"size_mib": size.f_blocks * size.f_frsize >> 20, "free_mib": size.f_bavail * size.f_frsize >> 20}
@@ -105,7 +99,7 @@ def _space(folder: str) -> Facts:
 def _gpus() -> Facts:
     names = sorted(name for pattern in _GPU_DEVICES for name in glob.glob(pattern))
     return {
-        "variables": {name: os.environ[name] for name in _GPU_VARIABLES if name in os.environ},
+        "variables": {name: os.environ[name] for name in preflight.VISIBLE_ALL if name in os.environ},
         # Slurm hides devices by refusing to open them: that they are listed says nothing.
         "devices": {name: attempt(_opens, name) for name in names},
         "nvidia_smi": attempt(output, "nvidia-smi", "-L") if shutil.which("nvidia-smi") else None,

@@ -134,7 +134,7 @@ def rank(folder: str, expected: Expected, given: Options) -> None:
 
 
 def _places(expected: Expected) -> List[meeting.Place]:
-    return [meeting.Place(name, "llmprobe-%s-" % job()) for name in expected.places]
+    return [meeting.Place(name, job()) for name in expected.places]
 
 
 def _world(folder: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -156,21 +155,14 @@ def schema() -> None:
 
 def _loaded(target: str | None) -> tuple[Site, str | None, list[Leaf]]:
     """Return the site that `target` names, its partition if it names one, and its values."""
+    from slurm_llm.sites.find import split_target
     from slurm_llm.sites.load import load_site
     from slurm_llm.sites.view import leaves
     from slurm_llm.surroundings import Surroundings
 
-    name, partition = _split(target or "")
+    name, partition = split_target(target)
     loaded = load_site(name, Surroundings.of_this_process().environ, asked="")
     return loaded, partition, leaves(loaded, partition)
-
-
-def _split(target: str) -> tuple[str | None, str | None]:
-    """Return name and partition of NAME[:PARTITION]; a path may hold colons itself."""
-    if ":" not in target or Path(target).is_file():
-        return target or None, None
-    name, _, partition = target.rpartition(":")
-    return name or None, partition
 
 
 def _warn(problems: tuple[Problem, ...]) -> None:

@@ -53,10 +53,11 @@ def check(
     Exit code 3: the profile contradicts the cluster; 6: Slurm refuses a job or does not answer; 4: no job can be
     planned, as without an account.
     """
-    from slurm_llm.sitecheck import Wanted, check_site, parse_target
+    from slurm_llm.sitecheck import Wanted, check_site
+    from slurm_llm.sites.find import split_target
 
     around = Surroundings.of_this_process()
-    site, partition = parse_target(target)
+    site, partition = split_target(target)
     wanted = Wanted(site, partition, account, nodes, image, qos=qos, settings=settings)
     report = check_site(wanted, around)
     if not as_json:
@@ -64,12 +65,13 @@ def check(
     probed = _probe(report, wanted, around, keep=keep, as_json=as_json) if running else None
     if as_json:
         click.echo(_json(report, probed))
-    context.exit(max(report.exit_code, probed.exit_code if probed else 0, key=_weight))
+    context.exit(_exit_code(report, probed))
 
 
-def _weight(code: int) -> int:
-    """A contradiction says more than a refusal, a refusal more than a missing account."""
-    return [0, 4, 6, 3].index(code)
+def _exit_code(report: SiteReport, probed: ProbeReport | None) -> int:
+    from slurm_llm.observe.checkrows import exit_code
+
+    return exit_code((*report.rows, *(probed.rows if probed else ())))
 
 
 def _probe(
@@ -142,11 +144,10 @@ def _lines(row: Row, columns: int = NARROW) -> Iterator[str]:
 
 
 def _json(report: SiteReport, probed: ProbeReport | None) -> str:
-    codes = [report.exit_code, probed.exit_code if probed else 0]
     value = {
         "site": report.site.profile.name,
         "path": str(report.site.path),
-        "exit_code": max(codes, key=_weight),
+        "exit_code": _exit_code(report, probed),
         "rows": [asdict(row) for row in report.rows],
         "probe": None,
     }

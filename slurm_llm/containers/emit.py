@@ -10,6 +10,7 @@ from slurm_llm.containers.references import is_path
 from slurm_llm.containers.runtime import Call, Entry, Runtime
 from slurm_llm.containers.runtimes import RUNTIMES
 from slurm_llm.containers.types import ContainerPlan, Mount
+from slurm_llm.sites.secrets import names_secret
 
 ENTER_SCRIPT = "enter.sh"
 
@@ -74,6 +75,8 @@ def enter_variables(container: ContainerPlan, run_dir: str) -> dict[str, object]
     passing, mounts = entry.passing, _call(container, run_dir).mounts
     collected = COLLECTED if passing.collect else ()
     inherits = not (passing.word or passing.prefix)
+    # Every user of a node can read command lines.
+    own = tuple(name for name in container.env if not (passing.valued and names_secret(name)))
     return {
         "runtime": container.runtime,
         "program": container.program,
@@ -88,7 +91,7 @@ def enter_variables(container: ContainerPlan, run_dir: str) -> dict[str, object]
         "shown": (*entry.shown, *(one.target for one in mounts if one.in_place and one not in entry.searched)),
         "searched": entry.searched,
         "writes_image": entry.writes_image,
-        "patterns": () if inherits else tuple(dict.fromkeys((*container.env, *collected))),
+        "patterns": () if inherits else tuple(dict.fromkeys((*own, *collected))),
         "defaults": entry.defaults,
         "pass_word": passing.word,
         "pass_value": passing.valued,

@@ -47,4 +47,4 @@ def _hit(path: Key, fault: Fault) -> Hit:
     return Hit(path, fault.what, ": ".join(part for part in (fault.allowed, fault.todo) if part))
 
 
-RULES = queue_rules("error", image_not_taken, mount_not_taken)
+RULES = (*queue_rules("error", image_not_taken, needs_all=True), *queue_rules("error", mount_not_taken))

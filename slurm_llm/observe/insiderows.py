@@ -81,7 +81,7 @@ def environment_rows(probe: Probe) -> list[Row]:
     count = len(probe.plan.env.set)
     if any(changed.values()):
         inside = "container.pass_env keeps an image from changing them; " if probe.plan.container else ""
-        todo = f"{inside}prologue, step_prologue and env.source run after env.set"
+        todo = f"{inside}prologue and step_prologue run after env.set"
         found = fold_values({number: text or "as set" for number, text in changed.items()})
         rows.append(Row("environment", "set", Verdict.WRONG, found, f"{count} variables", "env.set", todo))
     elif count:

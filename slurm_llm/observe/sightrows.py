@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from slurm_llm.agent.preflight import VISIBLE_BY_VENDOR
 from slurm_llm.observe.checkrows import Row, Verdict, fold_values, is_error, names_of
 from slurm_llm.observe.probe import Probe, Record
 
@@ -13,11 +14,6 @@ CLOCK_S, LATE_S = 0.5, 2.0
 FEW_PORTS = 3
 RDMA = frozenset({"infiniband", "roce", "slingshot", "efa", "gib"})
 SHM = "/dev/shm"
-_VISIBLE = {
-    "nvidia": ("CUDA_VISIBLE_DEVICES",),
-    "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
-    "intel": ("ZE_AFFINITY_MASK",),
-}
 _DEVICES = {"nvidia": "/dev/nvidia", "amd": "/dev/dri/renderD", "intel": "/dev/dri/renderD"}
 
 
@@ -27,7 +23,7 @@ def gpu_rows(probe: Probe) -> list[Row]:
     if not partition.gpus_per_node or not probe.ranks:
         return []
     vendor = partition.gpu.vendor
-    rows = [_visible(probe, _VISIBLE[vendor])] if probe.plan.allocation.gpus.per_node else []
+    rows = [_visible(probe, VISIBLE_BY_VENDOR[vendor])] if probe.plan.allocation.gpus.per_node else []
     return [*rows, *_devices(probe, _DEVICES[vendor]), *_models(probe)]
 
 
@@ -187,26 +183,15 @@ def _interface(probe: Probe) -> list[Row]:
     common = "; ".join(dict.fromkeys(_addresses(found) for found in list(there.values())[:2]))
     if told is None:
         return [Row("network", "interfaces", Verdict.OK, common, "not given", key)]
-    wrong = {number for number, found in there.items() if not all(_fits(word, found) for word in told.split(","))}
+    wrong = {number for number, found in there.items() if not found.get(told)}
     if wrong:
         found = f"{names_of(wrong, 'rank', len(there))} have no such interface with an address; there are {common}"
         return [Row("network", "interface", Verdict.WRONG, found, told, key, "one of those that are there")]
-    if any(word.lstrip("^=") not in next(iter(there.values())) for word in told.split(",")):
-        todo = "NCCL takes beginnings of names and ^; Gloo wants whole names"
-        return [Row("network", "interface", Verdict.NOTE, common, told, key, todo)]
     return [Row("network", "interface", Verdict.OK, "is there with an address, for every rank", told, key)]
 
 
 def _addresses(found: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {address}" for name, address in found.items() if address and name != "lo") or "none"
-
-
-def _fits(word: str, found: Mapping[str, str]) -> bool:
-    """Return whether NCCL's choice (a beginning of names, `=` exact, `^` all but these) leaves an interface."""
-    own = {name for name, address in found.items() if address}
-    if word.startswith("^"):
-        return any(name != "lo" and not name.startswith(word[1:]) for name in own)
-    return word[1:] in own if word.startswith("=") else any(name.startswith(word) for name in own)
 
 
 def _reach(probe: Probe) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_llm.slurm.gres import GpuGres, parse_gpus
 from slurm_llm.slurm.nodesets import expand_nodes
@@ -206,12 +206,8 @@ def _with_unique_names(queues: list[Queue]) -> list[Queue]:
     for index, queue in enumerate(queues):
         seen[queue.name] = seen.get(queue.name, 0) + 1
         if seen[queue.name] > 1:
-            queues[index] = Queue(f"{queue.name}-{seen[queue.name]}", *_rest(queue))
+            queues[index] = replace(queue, name=f"{queue.name}-{seen[queue.name]}")
     return queues
-
-
-def _rest(queue: Queue) -> tuple[PartitionRules, Shape, bool, str, tuple[str, ...]]:
-    return queue.rules, queue.shape, queue.typed, queue.constraint, queue.others
 
 
 def _number(text: str) -> int:

@@ -35,10 +35,6 @@ class Draft:
         text = f"{INDENT * level}{_flow_text(name)}:" + ("" if value is None else f" {_flow(value)}")
         self._noted(level, text, note)
 
-    def item(self, level: int, value: str, note: str = "") -> None:
-        """Add an item of a list."""
-        self._noted(level, f"{INDENT * level}- {_flow(value)}", note)
-
     def remark(self, level: int, text: str) -> None:
         """Add comment lines of their own."""
         indent = f"{INDENT * level}# "

@@ -24,10 +24,21 @@ def epilog_script(folders: Sequence[str]) -> str:
 
     Raises:
         InputError: every folder that is no absolute path.
+        ValueError: the packaged script has no place for folders.
     """
     wrong = [folder for folder in folders if not folder.startswith("/") or "\n" in folder]
     if wrong:
         raise InputError(Problem("--local", f"'{folder}' is no absolute path", "/scratch/local") for folder in wrong)
-    text = (sites_dir() / SCRIPT).read_text(encoding="utf-8")
+    return with_folders((sites_dir() / SCRIPT).read_text(encoding="utf-8"), folders)
+
+
+def with_folders(text: str, folders: Sequence[str]) -> str:
+    """Return the script `text` with /tmp and `folders` as its list of folders.
+
+    Raises:
+        ValueError: it has no such list: a script that would pass over the folders must not be installed.
+    """
+    if text.count(_FOLDERS) != 1:
+        raise ValueError(f"{SCRIPT} has no line '{_FOLDERS.strip()}' to put folders into")
     words = dict.fromkeys((ALWAYS, *(folder.rstrip("/") or "/" for folder in folders)))
     return text.replace(_FOLDERS, f"folders=({shlex.join(words)})\n", 1)

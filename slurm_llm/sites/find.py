@@ -34,6 +34,14 @@ IDENTITY = frozenset(
 _TOP_KEY = re.compile(r"([A-Za-z_]+):(?:\s|\Z)")
 
 
+def split_target(text: str | None) -> tuple[str | None, str | None]:
+    """Return site and partition of `[NAME][:PARTITION]`; a path may stand for the name, and hold colons itself."""
+    if not text or Path(text).is_file():
+        return text or None, None
+    name, colon, partition = text.rpartition(":")
+    return (name or None, partition or None) if colon and "/" not in partition else (text, None)
+
+
 @dataclass(frozen=True)
 class Folder:
     """A folder of profiles, and whose it is."""

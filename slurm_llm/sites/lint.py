@@ -40,17 +40,6 @@ RULES: tuple[Rule, ...] = (
 )
 """Every rule beyond the schema's own that needs no more than the profile; callers bring those that do as `more`."""
 
-NEED_ALL = frozenset(
-    {
-        *("typed-without-type", "gpus-never-asked-for", "style-without-value", "several-nodes-without-mpi"),
-        *("rendezvous-without-interface", "proxy-without-address", "run-without-release", "container-never-used"),
-        *("options-of-another-runtime", "mpi-never-used", "required-never-written", "image-not-taken"),
-        "one-cpu-a-rank",
-    }
-)
-"""Rules that are tried only where no base is missing, which may have what they miss."""
-
-SCHEMA_RULES = ("unknown-key", "missing-key", "managed-option", "wrong-value")
 UNREADABLE, NOT_FOUND, NOT_MERGED, SECRET = "unreadable", "not-found-by-name", "not-mergeable", "secret"
 
 _FOUND = re.compile(r" \(found: .*\)\Z", re.DOTALL)
@@ -136,7 +125,7 @@ def lint_document(
     if left.profile is not None:
         common = frozenset(path for path, origin in left.origins.items() if document.where(origin) in shared)
         view = View(left.profile, left.tree, today, stem, frozenset(left.out | left.stand_ins), common)
-        tried = [rule for rule in rules if whole or rule.name not in NEED_ALL]
+        tried = [rule for rule in rules if whole or not rule.needs_all]
         findings += _of_rules(tried, view, left, document, _values(document.value, hidden))
     return sorted(dict.fromkeys(findings), key=_place)
 

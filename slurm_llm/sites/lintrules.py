@@ -104,22 +104,26 @@ QueueCheck: TypeAlias = Callable[[Queue], Iterator[Hit]]
 
 @dataclass(frozen=True)
 class Rule:
-    """A check with its name and severity; the check's docstring says why it is one."""
+    """A check with its name and severity; the check's docstring says why it is one.
+
+    One that `needs_all` is tried only where no base is missing, which may have what it misses.
+    """
 
     name: str
     severity: Severity
     check: Callable[[View], Iterator[Hit]]
     why: str
+    needs_all: bool = False
 
 
-def site_rules(severity: Severity, *checks: SiteCheck) -> tuple[Rule, ...]:
+def site_rules(severity: Severity, *checks: SiteCheck, needs_all: bool = False) -> tuple[Rule, ...]:
     """Return a rule for each check of a whole profile, named after its function."""
-    return tuple(Rule(rule_name(check), severity, check, check.__doc__ or "") for check in checks)
+    return tuple(Rule(rule_name(check), severity, check, check.__doc__ or "", needs_all) for check in checks)
 
 
-def queue_rules(severity: Severity, *checks: QueueCheck) -> tuple[Rule, ...]:
+def queue_rules(severity: Severity, *checks: QueueCheck, needs_all: bool = False) -> tuple[Rule, ...]:
     """Return a rule for each check of a partition, named after its function; it is tried on every partition."""
-    return tuple(Rule(rule_name(check), severity, _for_each(check), check.__doc__ or "") for check in checks)
+    return tuple(Rule(rule_name(check), severity, _for_each(check), check.__doc__ or "", needs_all) for check in checks)
 
 
 def rule_name(check: Callable[..., object]) -> str:

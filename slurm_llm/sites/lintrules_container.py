@@ -53,6 +53,6 @@ def container_never_used(queue: Queue) -> Iterator[Hit]:
 
 RULES = (
     *queue_rules("error", spank_runtime_without_slurmd),
-    *site_rules("warning", options_of_another_runtime),
-    *queue_rules("warning", container_never_used),
+    *site_rules("warning", options_of_another_runtime, needs_all=True),
+    *queue_rules("warning", container_never_used, needs_all=True),
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from slurm_llm.agent.preflight import VISIBLE_ALL
 from slurm_llm.sites.lintrules import Hit, Queue, queue_rules
 
 _COMMAND = re.compile(r"\$\(|`")
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_]|\{)")
-_DEVICES = frozenset({"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"})
 _SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 _OF_SLURM = re.compile(r"(?:SLURM|SBATCH|SRUN|SALLOC)_")
 _TUNING = re.compile(r"SLURM_(?:PMIX_|PMI_|MPI_|DEBUG|UNBUFFEREDIO|LLM_)")
@@ -63,7 +63,7 @@ def variable_of_slurm(queue: Queue) -> Iterator[Hit]:
 def visible_devices(queue: Queue) -> Iterator[Hit]:
     """Slurm says which GPUs are the job's: a fixed list shows a rank those of another job."""
     for name in queue.site.env.set:
-        if name in _DEVICES:
+        if name in VISIBLE_ALL:
             what = f"{name} is set by Slurm for each job and step"
             yield Hit(queue.at("env", "set", name), what, "remove it")
 
@@ -100,11 +100,10 @@ def interface_differs(queue: Queue) -> Iterator[Hit]:
 
 
 def _names_interface(value: str, interface: str, by_prefix: bool) -> bool:
-    """Tell whether a list of interfaces has `interface`; NCCL's are prefixes, `=` makes them exact, `^` excludes."""
-    wanted = {name.strip() for name in interface.split(",")}
+    """Tell whether a variable's list has `interface`; NCCL's are prefixes, `=` makes them exact, `^` excludes."""
     excludes, exact = value.startswith("^"), "=" in value[:2] or not by_prefix
     names = [name.strip() for name in value.lstrip("^=").split(",") if name.strip()]
-    found = any(one == name or (not exact and one.startswith(name)) for one in wanted for name in names)
+    found = any(interface == name or (not exact and interface.startswith(name)) for name in names)
     return found != excludes
 
 

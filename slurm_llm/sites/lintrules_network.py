@@ -159,8 +159,8 @@ def _sourced(queue: Queue) -> Iterator[tuple[Key, str]]:
 
 
 RULES = (
-    *queue_rules("error", rendezvous_without_interface, privileged_ports, path_is_relative, variable_of_the_job),
-    *queue_rules("error", logs_on_one_node),
-    *queue_rules("warning", several_nodes_without_mpi, mpi_never_used, proxy_without_address, proxy_never_needed),
-    *queue_rules("warning", ephemeral_ports, few_ports, storage_on_home, local_is_not_local),
+    *queue_rules("error", rendezvous_without_interface, needs_all=True),
+    *queue_rules("error", privileged_ports, path_is_relative, variable_of_the_job, logs_on_one_node),
+    *queue_rules("warning", several_nodes_without_mpi, mpi_never_used, proxy_without_address, needs_all=True),
+    *queue_rules("warning", proxy_never_needed, ephemeral_ports, few_ports, storage_on_home, local_is_not_local),
 )

@@ -223,7 +223,8 @@ def _said(path: Key) -> str:
 
 
 RULES = (
-    *queue_rules("error", forbidden_extra, forbidden_and_required, required_and_skipped, required_never_written),
+    *queue_rules("error", forbidden_extra, forbidden_and_required, required_and_skipped),
+    *queue_rules("error", required_never_written, needs_all=True),
     *queue_rules("error", forbidden_but_asked_for, leaves_out_what_jobs_need, option_of_another_release),
     *queue_rules("error", key_of_another_release, exclusive_with_oversubscribe, tasks_by_gpu),
     *queue_rules("warning", unknown_option),

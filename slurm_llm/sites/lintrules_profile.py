@@ -169,7 +169,8 @@ def _releases(view: View) -> Iterator[tuple[tuple[str, ...], str]]:
 
 RULES = (
     *site_rules("error", no_such_date, verified_in_future, not_an_address, matches_everything),
-    *site_rules("warning", name_differs_from_file, not_verified, verified_too_old, run_without_release, no_sources),
+    *site_rules("warning", name_differs_from_file, not_verified, verified_too_old, no_sources),
+    *site_rules("warning", run_without_release, needs_all=True),
     *site_rules("warning", matches_nothing_said, no_such_release, short_kill_wait),
     *queue_rules("error", account_default_mismatch),
     *queue_rules("warning", useless_pattern),

@@ -139,8 +139,8 @@ def _asks_for_gpus(queue: Queue) -> bool:
 
 
 RULES = (
-    *queue_rules("error", typed_without_type, gpus_never_asked_for, mixed_gpu_dialects, needs_gpu_request),
-    *queue_rules("error", cpus_exceed_node, hint_with_threads_per_core),
-    *queue_rules("warning", one_cpu_a_rank, type_never_used, cpus_never_used, memory_never_used, style_without_value),
-    *queue_rules("warning", grace_without_preemption),
+    *queue_rules("error", typed_without_type, gpus_never_asked_for, needs_all=True),
+    *queue_rules("error", mixed_gpu_dialects, needs_gpu_request, cpus_exceed_node, hint_with_threads_per_core),
+    *queue_rules("warning", one_cpu_a_rank, style_without_value, needs_all=True),
+    *queue_rules("warning", type_never_used, cpus_never_used, memory_never_used, grace_without_preemption),
 )

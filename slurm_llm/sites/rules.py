@@ -109,13 +109,22 @@ class Network(Section):
 
     fabric: Literal["infiniband", "roce", "slingshot", "efa", "gib", "ethernet"] | None = None
     interface: NonEmpty | None = None
-    """For NCCL's and Gloo's bootstrap: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, unless `env.set` has them."""
+    """One name, for the bootstrap of NCCL and Gloo: both get it as *_SOCKET_IFNAME, unless `env.set` has these."""
     rendezvous: Rendezvous | None = None
     internet: Literal["none", "proxy", "nat", "direct"] = "direct"
     """`none` sets HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE, and refuses images and models that would be downloaded."""
     proxy: Proxy = Proxy()
     ports: PortRange = "20000-29999"
     flags: NonEmpty | None = None
+
+    @field_validator("interface")
+    @classmethod
+    def _one_name(cls, value: str | None) -> str | None:
+        if value is not None and re.search("[,^=]", value):
+            raise ValueError("must be one name; NCCL_SOCKET_IFNAME in env.set takes lists")
+        if value is not None and not re.fullmatch(r"[A-Za-z0-9_.:@-]{1,15}", value):
+            raise ValueError("must be the name of an interface: at most 15 letters, digits, '_', '.', ':', '@' and '-'")
+        return value
 
 
 class Storage(Section):

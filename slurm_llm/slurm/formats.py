@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 UNLIMITED_TEXTS = frozenset({"unlimited", "infinite", "-1"})
@@ -14,7 +13,6 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 _MEMORY = re.compile(r"(\d+)(?:\.(\d+))?([KMGTP]?)B?", re.ASCII | re.IGNORECASE)
 _KIB_PER_UNIT = {"K": 1, "M": 1024, "G": 1024**2, "T": 1024**3, "P": 1024**4}
 _JOB_ID = re.compile(r"(\d+)(?:_(\d+|\[[^\]\s;]+\])|\+(\d+))?(?:\.(\w+(?:\+\d+)?))?(?:;([^\s;]+))?", re.ASCII)
-_REPEAT = re.compile(r"(\d+)(?:\(x(\d+)\))?", re.ASCII)
 
 
 def parse_time(text: str) -> int | None:
@@ -125,11 +123,6 @@ def parse_job_id(text: str) -> JobId:
     return JobId(int(number), task, None if offset is None else int(offset), step, cluster)
 
 
-def format_job_id(job_id: JobId) -> str:
-    """Return the text that `parse_job_id` reads back whole, with `;cluster` when there is one."""
-    return str(job_id) if job_id.cluster is None else f"{job_id};{job_id.cluster}"
-
-
 def parse_exit_code(text: str) -> tuple[int, int] | None:
     """Return (exit status, signal) of Slurm's `exit:signal`, as `0:53`; None for an empty text."""
     if not text.strip():
@@ -138,25 +131,3 @@ def parse_exit_code(text: str) -> tuple[int, int] | None:
     if not status.isdecimal() or (colon and not signal.isdecimal()):
         raise ValueError(f"'{text}' is not a Slurm exit code: exit:signal")
     return int(status), int(signal or 0)
-
-
-def parse_tasks_per_node(text: str) -> tuple[int, ...]:
-    """Expand `2(x3),1`, as in SLURM_TASKS_PER_NODE, to one number a node."""
-    numbers: list[int] = []
-    for part in text.strip().split(","):
-        match = _REPEAT.fullmatch(part)
-        if not match:
-            raise ValueError(f"'{part}' in '{text}' is not a count a node: such as 2(x3),1")
-        numbers += [int(match[1])] * int(match[2] or 1)
-    return tuple(numbers)
-
-
-def format_tasks_per_node(numbers: Sequence[int]) -> str:
-    """Fold one number a node to Slurm's `2(x3),1`."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and runs[-1][0] == number:
-            runs[-1] = (number, runs[-1][1] + 1)
-        else:
-            runs.append((number, 1))
-    return ",".join(str(number) if times == 1 else f"{number}(x{times})" for number, times in runs)

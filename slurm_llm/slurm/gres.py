@@ -35,14 +35,6 @@ def parse_gpus(text: str) -> tuple[GpuGres, ...]:
     return tuple(found)
 
 
-def count_gpus(text: str) -> int:
-    """Return the number of GPUs; a TRES text names the same ones with and without type, counted once."""
-    gpus = parse_gpus(text)
-    untyped = sum(gpu.count for gpu in gpus if not gpu.type)
-    typed = sum(gpu.count for gpu in gpus if gpu.type)
-    return max(untyped, typed) if "=" in text else untyped + typed
-
-
 def _split_outside_parentheses(text: str) -> list[str]:
     parts, depth = [""], 0
     for char in text:

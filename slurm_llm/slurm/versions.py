@@ -28,51 +28,12 @@ class SlurmVersion:
         return (self.year, self.month) >= (year, month)
 
     @property
-    def steps_are_exclusive(self) -> bool:
-        """A plain srun step takes all CPUs of its nodes, since 20.11: helpers need `--overlap`."""
-        return self.at_least(20, 11)
-
-    @property
     def overlap_shares_gres(self) -> bool:
         """`--overlap` shares memory and GRES too, since 22.05.
 
         Before, helper steps also need `--gres=none --mem=0`, else they wait for the main step.
         """
         return self.at_least(22, 5)
-
-    @property
-    def srun_inherits_cpus_per_task(self) -> bool:
-        """srun reads SLURM_CPUS_PER_TASK; 22.05 and 23.02 alone read SRUN_CPUS_PER_TASK instead."""
-        return (self.year, self.month) not in {(22, 5), (23, 2)}
-
-    @property
-    def exact_implied_by_cpus_per_task(self) -> bool:
-        """`srun --cpus-per-task` implies `--exact`: in the code since 21.08, in the man page since 22.05."""
-        return self.at_least(21, 8)
-
-    @property
-    def exact_implied_by_cpus_per_gpu(self) -> bool:
-        """`srun --cpus-per-gpu` implies `--exact`, since 23.11."""
-        return self.at_least(23, 11)
-
-    @property
-    def gpus_per_task_binds(self) -> bool:
-        """`--gpus-per-task` shows each task its own GPUs only, since 21.08; in 20.11 it did not."""
-        return self.at_least(21, 8)
-
-    @property
-    def tres_per_task_conflict(self) -> bool:
-        """`--cpus-per-task` also sets SLURM_TRES_PER_TASK, since 23.11.
-
-        A script that exports another SLURM_CPUS_PER_TASK makes srun die: "set by two different environment
-        variables".
-        """
-        return self.at_least(23, 11)
-
-    @property
-    def cpus_per_gpu_conflicts_with_cpus_per_task(self) -> bool:
-        """`--cpus-per-gpu` with `--cpus-per-task` on the same level is fatal, since 23.11."""
-        return self.at_least(23, 11)
 
     @property
     def exclusive_conflicts_with_oversubscribe(self) -> bool:
@@ -85,24 +46,6 @@ class SlurmVersion:
         return self.at_least(26, 5)
 
     @property
-    def creates_output_directories(self) -> bool:
-        """The directories of `--output` are created, since 23.02.
-
-        Before, the job fails with JobLaunchFailure and 0:53, and no file tells why.
-        """
-        return self.at_least(23, 2)
-
-    @property
-    def nodelist_may_exceed_nodes(self) -> bool:
-        """`--nodelist` may name more nodes than `--nodes` asks for, since 23.02."""
-        return self.at_least(23, 2)
-
-    @property
-    def spool_env_has_job_times(self) -> bool:
-        """The batch script's environment has SLURM_JOB_START_TIME and SLURM_JOB_END_TIME, since 23.02."""
-        return self.at_least(23, 2)
-
-    @property
     def supports_segment(self) -> bool:
         """`--segment` exists, since 24.05; it needs topology/block."""
         return self.at_least(24, 5)
@@ -111,11 +54,6 @@ class SlurmVersion:
     def supports_oom_kill_step(self) -> bool:
         """`--oom-kill-step` exists, since 24.11."""
         return self.at_least(24, 11)
-
-    @property
-    def supports_wait_for_children(self) -> bool:
-        """`srun --wait-for-children` exists, since 25.05; it needs cgroup/v2."""
-        return self.at_least(25, 5)
 
 
 def parse_version(text: str) -> SlurmVersion:

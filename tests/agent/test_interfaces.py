@@ -12,6 +12,8 @@ def test_the_loopback_has_its_address() -> None:
     assert "lo" in interfaces.names()
     assert interfaces.ipv4("lo") == "127.0.0.1"
     assert (interfaces.ipv4("nope0"), interfaces.ipv6("nope0")) == ("", "")
+    assert interfaces.addresses()["lo"] == "127.0.0.1"
+    assert set(interfaces.addresses()) == set(interfaces.names())
 
 
 def test_an_address_is_printed_for_the_script(capsys: pytest.CaptureFixture[str]) -> None:

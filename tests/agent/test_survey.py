@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from slurm_llm.agent import journal, meeting, sights, survey
+from slurm_llm.agent import journal, leftovers, meeting, sights, survey
 
 AGENT = Path(survey.__file__).parent
 JOB = str(os.getpid())
@@ -33,12 +33,17 @@ EXPECTED: dict[str, Any] = {
 }
 
 
+def left_over() -> list[Path]:
+    """Return what the probe has left outside of its folder."""
+    return [*Path("/dev/shm").glob(f"llm{JOB}a0r*"), *Path("/tmp").glob(f"llmrun-{JOB}.*")]
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A probe's folder; whatever is left outside of it is an error."""
     (tmp_path / survey.EXPECTED).write_text(json.dumps(EXPECTED))
     yield tmp_path
-    assert [path for place in ("/dev/shm", "/tmp") for path in Path(place).glob(f"llmprobe-{JOB}-*")] == []
+    assert left_over() == []
 
 
 def start(folder: Path, of: str, *argv: str, **variables: str) -> subprocess.Popen[str]:
@@ -81,6 +86,26 @@ def test_ranks_of_a_node_meet_and_leave_nothing(folder: Path) -> None:
     assert node["root"] == records[0]["root"]
     assert node["ports"]["tried"] > 50
     assert seen["files"] == {}
+
+
+def test_what_a_killed_probe_leaves_is_known_to_whatever_clears_up(folder: Path) -> None:
+    """A run's next start on the node finds it by its names, as the epilog script does."""
+    node = start(folder, "node", SLURM_NODEID="0")
+    deadline = time.monotonic() + 20
+    while len(left_over()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    node.kill()
+    node.communicate(timeout=20)
+    assert sorted(path.parent for path in left_over()) == [Path("/dev/shm"), Path("/tmp")]
+    assert all(leftovers._SHM_NAME.match(path.name) for path in left_over() if path.parent == Path("/dev/shm"))
+    assert leftovers.remove(f"{JOB}.0", "/tmp", ()) >= 2
+
+
+def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
+    """A link in the folder's place would lead the files elsewhere."""
+    (tmp_path / "llmrun-1.0").symlink_to(tmp_path)
+    with pytest.raises(OSError, match="somebody else's"):
+        meeting.Place(str(tmp_path), "1").leave("0")
 
 
 def test_a_batch_host_without_slurm_says_so(folder: Path) -> None:
@@ -130,3 +155,10 @@ def test_the_gist_of_an_error_is_the_same_for_every_process() -> None:
     said = "[node7:123] OPAL ERROR: Unreachable\n-----\nThe application was\n\nlaunched\nmore"
     assert survey._gist(said) == "OPAL ERROR: Unreachable The application was launched"
     assert survey._gist("--\n") == "no word"
+
+
+def test_a_folder_that_cannot_be_written_reads_alike_for_every_rank(tmp_path: Path) -> None:
+    """Each process has a file of its own: its name in the words would make one fault look like many."""
+    folder = tmp_path / "missing"
+    said = {sights.attempt(meeting.Place(str(folder), "1").leave, str(number)) for number in range(4)}
+    assert said == {"error: [Errno 2] No such file or directory"}

@@ -35,6 +35,15 @@ def test_shifter_is_given_values(place: Place) -> None:
     assert [word for word in found.words if word.startswith("--env=")] == [f"--env=OURS={ODD}"]
 
 
+def test_shifters_command_line_shows_no_secret(place: Place) -> None:
+    """Every user of a node can list its processes: a secret goes in with the environment alone."""
+    env = {"HF_TOKEN": "hf_of_mine", "DB_PASSWORD": "word of mine", "OURS": "x"}
+    found = place.enter("shifter", env=env, rules={"pass_env": [*env]})
+    assert [word for word in found.words if word.startswith("--env=")] == ["--env=OURS=x"]
+    assert not any("of mine" in word or "of_mine" in word for word in found.words)
+    assert found.environment["HF_TOKEN"] == env["HF_TOKEN"]
+
+
 def as_the_image_reads(value: str) -> str:
     """Return `value` as Apptainer's shell in the image reads it: double quotes around, only quotes escaped."""
     text = value.replace('"', '\\"')

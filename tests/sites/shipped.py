@@ -53,6 +53,12 @@ ENVIRON = {
 SCRIPTS = (JOB_SCRIPT, RANK_SCRIPT, ENTER_SCRIPT)
 DEFINITION = "container.toml"
 
+ENVIRONMENT_FROM = 'export LLMRUN_RUN="$run" PYTHONUNBUFFERED=1'
+ENVIRONMENT_TO = "# What an enclosing job, a module or the job's own options left"
+"""The lines of a job's script around what the site does to the environment."""
+STEPS = ('"$agent" node ', '"$agent" preflight ', '"$run/rank.sh"', '"$agent" clean ')
+"""What the steps of a job's script run."""
+
 TARGET = Target(Path("/runs/demo"), "/usr/bin/python3", ENVIRON)
 
 
@@ -107,6 +113,36 @@ class Job:
         """Return the scripts and the container's definition as rendered for a placeholder run directory."""
         made = render(self.plan, TARGET)
         return {name: made[name] for name in (*SCRIPTS, DEFINITION) if name in made}
+
+
+def of_the_site(script: str) -> str:
+    """Return what of a job's script comes from its site: directives, environment, steps, and what is after them."""
+    lines = script.splitlines()
+    environment = lines[lines.index(ENVIRONMENT_FROM) + 1 : _first(lines, ENVIRONMENT_TO)]
+    parts = (
+        [line for line in lines if line.startswith(("#!", "#SBATCH "))],
+        [line for line in environment if line and not line.startswith("# ")],
+        [command for command in _commands(lines) if any(mark in command for mark in STEPS)],
+        lines[_first(lines, "run_attempt", last=True) :],
+    )
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _first(lines: list[str], start: str, *, last: bool = False) -> int:
+    found = [at for at, line in enumerate(lines) if line.startswith(start)]
+    return found[-1 if last else 0]
+
+
+def _commands(lines: list[str]) -> list[str]:
+    """Return commands with the lines that continue them, as they stand."""
+    found = [""]
+    for line in lines:
+        found[-1] += line
+        if line.endswith("\\"):
+            found[-1] += "\n"
+        else:
+            found.append("")
+    return found
 
 
 def account_of(site: SiteProfile) -> str | None:

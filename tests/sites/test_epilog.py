@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from slurm_llm.cli.siteepilog import epilog
 from slurm_llm.errors import InputError
-from slurm_llm.sites.epilog import epilog_script, local_folders
+from slurm_llm.sites.epilog import epilog_script, local_folders, with_folders
 from slurm_llm.sites.load import parse_site
 from slurm_llm.yamlio import Document
 
@@ -37,6 +37,12 @@ def test_folders_are_baked_in(given: tuple[str, ...], folders: list[str]) -> Non
     assert [line for line in text.splitlines() if not line.startswith("folders=")] == [
         line for line in epilog_script(()).splitlines() if not line.startswith("folders=")
     ]
+
+
+def test_a_script_without_a_place_for_folders_is_an_error() -> None:
+    """A changed packaged script must not be printed without the site's folders."""
+    with pytest.raises(ValueError, match="has no line"):
+        with_folders("#!/bin/bash\nfolders=( /tmp )\n", ("/scratch",))
 
 
 def test_folders_that_are_no_paths_are_all_named() -> None:

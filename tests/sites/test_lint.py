@@ -13,7 +13,7 @@ import pytest
 
 from slurm_llm.assets import sites_dir
 from slurm_llm.containers import lintrules
-from slurm_llm.sites.lint import NEED_ALL, NOT_FOUND, NOT_MERGED, RULES, SCHEMA_RULES, Finding, lint_document, lint_file
+from slurm_llm.sites.lint import NOT_FOUND, NOT_MERGED, RULES, Finding, lint_document, lint_file
 from slurm_llm.yamlio import Document, dump, parse_document
 
 TODAY = date(2026, 11, 30)
@@ -27,6 +27,8 @@ CLEAN: dict[str, Any] = {
 }
 GPU = "partitions.gpu."
 ALL_RULES = (*RULES, *lintrules.RULES)
+SCHEMA_RULES = ("unknown-key", "missing-key", "managed-option", "wrong-value")
+"""Names of faults against the schema itself."""
 
 Changes = dict[str, Any]
 CASES: dict[str, list[tuple[Changes, Changes]]] = {
@@ -486,8 +488,17 @@ def test_every_rule_has_cases_and_says_why() -> None:
     names = {rule.name for rule in ALL_RULES}
     assert names == set(CASES)
     assert len(ALL_RULES) == len(names)
-    assert names > NEED_ALL
     assert all(rule.why for rule in ALL_RULES)
+
+
+@pytest.mark.parametrize("name", sorted(rule.name for rule in ALL_RULES if rule.needs_all))
+def test_a_rule_about_what_is_missing_waits_for_the_bases(name: str) -> None:
+    """A base that is not found may have what the rule misses."""
+    for broken, _ in CASES[name]:
+        document = _document(broken)
+        whole, part = (lint_document(document, today=TODAY, whole=one, rules=ALL_RULES) for one in (True, False))
+        assert name in {one.rule for one in whole}
+        assert name not in {one.rule for one in part}
 
 
 def test_twenty_faults_are_told_in_one_run() -> None:

@@ -183,7 +183,9 @@ def test_no_example_gives_a_rank_one_cpu(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "directives"), _table("Queues, and the seven ways to ask for GPUs"), ids=lambda cell: cell.replace("`", "")
+    ("keys", "directives"),
+    _table("Queues, and the ways to ask for GPUs, typed or not"),
+    ids=lambda cell: cell.replace("`", ""),
 )
 def test_the_dialects_ask_for_what_the_table_says(keys: str, directives: str) -> None:
     """Two nodes of four GPUs are asked for as each row shows, and in no other way."""

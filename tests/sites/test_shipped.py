@@ -19,7 +19,18 @@ from slurm_llm.slurm.options import option_name
 from slurm_llm.spec import parse_spec
 from slurm_llm.yamlio import parse_document
 from tests.render.sbatch_reader import read_options
-from tests.sites.shipped import CLUSTERS, DEFINITION, SCRIPTS, SITES, Shape, jobs_of, profile_of, shapes_of
+from tests.sites.shipped import (
+    CLUSTERS,
+    DEFINITION,
+    SCRIPTS,
+    SITES,
+    STEPS,
+    Shape,
+    jobs_of,
+    of_the_site,
+    profile_of,
+    shapes_of,
+)
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "sites"
@@ -27,12 +38,15 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def _golden(name: str) -> dict[str, str]:
-    """Return file name → text of a site's golden files: jobs of one node and of two in its default partition."""
+    """Return file name → text of a site's golden files: jobs of one node and of two in its default partition.
+
+    Of the jobs' scripts only what is the site's: the rest is the same everywhere, and golden in tests/render.
+    """
     default = profile_of(name).partition_name(None)
     files = {}
     for job, made in jobs_of(name):
         if job.partition == default and job.shape.name != "gpu":
-            files[f"{job.shape.name}.sub"] = made[JOB_SCRIPT]
+            files[f"{job.shape.name}.sub"] = of_the_site(made[JOB_SCRIPT])
             files |= {file: made[file] for file in (ENTER_SCRIPT, DEFINITION) if file in made}
     return files
 
@@ -150,6 +164,20 @@ def test_job_scripts_are_as_reviewed(name: str, request: pytest.FixtureRequest) 
         assert (folder / file).read_bytes().decode() == text, (
             f"{folder / file} differs: if that is meant, --update-golden"
         )
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_golden_files_have_every_step_and_every_variable(name: str) -> None:
+    """What is left out of a script must not be the site's: it would change unseen."""
+    for job, made in jobs_of(name):
+        text = of_the_site(made[JOB_SCRIPT])
+        assert [mark for mark in STEPS if mark not in text] == [], job.name
+        assert read_options(text) == read_options(made[JOB_SCRIPT])
+        site = job.profile
+        assert [key for key in site.env.set if f"export {key}=" not in text] == [], job.name
+        assert [key for key in site.env.unset if f"unset {key}\n" not in text] == [], job.name
+        assert [one for one in site.modules.load if f"module load {one}" not in text] == [], job.name
+        assert [shell for shell in (site.prologue, site.epilogue) if shell and shell.splitlines()[0] not in text] == []
 
 
 def test_no_golden_file_is_left_over() -> None:

@@ -175,8 +175,9 @@ def test_other_texts_are_no_job_ids(text: str) -> None:
     )
 )
 def test_job_ids_come_back(job_id: JobId) -> None:
-    """parse_job_id undoes format_job_id, and the argument form never holds the cluster."""
-    assert formats.parse_job_id(formats.format_job_id(job_id)) == job_id
+    """parse_job_id undoes str() and the cluster behind `;`; the argument form never holds the cluster."""
+    whole = str(job_id) if job_id.cluster is None else f"{job_id};{job_id.cluster}"
+    assert formats.parse_job_id(whole) == job_id
     assert ";" not in str(job_id)
 
 
@@ -198,24 +199,3 @@ def test_other_texts_are_no_exit_codes(text: str) -> None:
     """Anything else is an error that shows it."""
     with pytest.raises(ValueError, match="is not a Slurm exit code"):
         formats.parse_exit_code(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "numbers"), [("2(x3),1", (2, 2, 2, 1)), ("3,1(x2)", (3, 1, 1)), ("4", (4,)), ("2(x1)", (2,))]
-)
-def test_counts_a_node_are_expanded(text: str, numbers: tuple[int, ...]) -> None:
-    """SLURM_TASKS_PER_NODE's repeats become one number a node."""
-    assert formats.parse_tasks_per_node(text) == numbers
-
-
-@pytest.mark.parametrize("text", ["", "2(x3", "x", "2,,1", "2(3)"])
-def test_other_texts_are_no_counts(text: str) -> None:
-    """A malformed part is an error that shows it."""
-    with pytest.raises(ValueError, match="is not a count a node"):
-        formats.parse_tasks_per_node(text)
-
-
-@given(st.lists(st.integers(0, 99), min_size=1, max_size=40).map(tuple))
-def test_counts_a_node_come_back(numbers: tuple[int, ...]) -> None:
-    """parse_tasks_per_node undoes format_tasks_per_node."""
-    assert formats.parse_tasks_per_node(formats.format_tasks_per_node(numbers)) == numbers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_llm.slurm.gres import GpuGres, count_gpus, parse_gpus
+from slurm_llm.slurm.gres import GpuGres, parse_gpus
 
 
 @pytest.mark.parametrize(
@@ -32,22 +32,6 @@ from slurm_llm.slurm.gres import GpuGres, count_gpus, parse_gpus
 def test_gpu_entries_are_read(text: str, gpus: tuple[GpuGres, ...]) -> None:
     """Type, count and indices are taken apart; other resources are passed over."""
     assert parse_gpus(text) == gpus
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("gpu:a100:2,gpu:v100:1", 3),
-        ("cpu=8,mem=16G,node=2,billing=8,gres/gpu=8", 8),
-        ("cpu=8,gres/gpu:a100=8,gres/gpu=8", 8),
-        ("cpu=8,gres/gpu:a100=4,gres/gpu:h100=4", 8),
-        ("cpu=8,mem=1.50G", 0),
-        ("(null)", 0),
-    ],
-)
-def test_gpus_are_counted_once(text: str, count: int) -> None:
-    """A TRES text that names the same GPUs with and without type counts them once."""
-    assert count_gpus(text) == count
 
 
 @pytest.mark.parametrize("text", ["gpu:a100:x:y", "gpu:a100:4(IDX:0-3", "gpu=four"])

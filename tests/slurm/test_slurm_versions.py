@@ -40,20 +40,10 @@ def test_versions_are_ordered() -> None:
 @pytest.mark.parametrize(
     ("name", "since"),
     [
-        ("steps_are_exclusive", "20.11"),
-        ("exact_implied_by_cpus_per_task", "21.08"),
-        ("gpus_per_task_binds", "21.08"),
         ("overlap_shares_gres", "22.05"),
-        ("creates_output_directories", "23.02"),
         ("exclusive_conflicts_with_oversubscribe", "23.02"),
-        ("nodelist_may_exceed_nodes", "23.02"),
-        ("spool_env_has_job_times", "23.02"),
-        ("tres_per_task_conflict", "23.11"),
-        ("exact_implied_by_cpus_per_gpu", "23.11"),
-        ("cpus_per_gpu_conflicts_with_cpus_per_task", "23.11"),
         ("supports_segment", "24.05"),
         ("supports_oom_kill_step", "24.11"),
-        ("supports_wait_for_children", "25.05"),
         ("gres_conflicts_with_gpus_per_node", "26.05"),
     ],
 )
@@ -61,9 +51,3 @@ def test_differences_switch_once(name: str, since: str) -> None:
     """Each difference is there from its release on, and not before."""
     having = [release for release in RELEASES if getattr(parse_version(release), name)]
     assert having == RELEASES[RELEASES.index(since) :]
-
-
-def test_cpus_per_task_inheritance_flips_twice() -> None:
-    """srun ignores SLURM_CPUS_PER_TASK in two releases only."""
-    ignoring = [text for text in RELEASES if not parse_version(text).srun_inherits_cpus_per_task]
-    assert ignoring == ["22.05", "23.02"]
