@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -27,6 +28,13 @@ wait_option = click.option("--wait", "waiting", is_flag=True, help="Wait until i
 timeout_option = click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0), help="Seconds to wait; the job goes on. Default: no limit."
 )
+fault_option = click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    metavar="TEXT",
+    help="Let one rank fail, such as rank=5,at=load,kind=exit:3; may be repeated. docs/rehearsal.md has the kinds.",
+)
 
 
 def _submit_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -46,15 +54,25 @@ def submit(
 
 
 @click.command()
+@fault_option
 @_submit_options
 def rehearse(
-    spec: str, site: str | None, settings: tuple[str, ...], dry: bool, waiting: bool, timeout_s: TimeoutS, as_json: bool
+    spec: str,
+    site: str | None,
+    settings: tuple[str, ...],
+    faults: tuple[str, ...],
+    dry: bool,
+    waiting: bool,
+    timeout_s: TimeoutS,
+    as_json: bool,
 ) -> None:
     """Submit what SPEC would start, on the same nodes and ranks, with a tiny model in place of its weights."""
     from slurm_llm import app
 
     around = Surroundings.of_this_process()
     job = app.plan_job(spec, site, settings, around, rehearse=True)
+    if faults:
+        job = _with_faults(job, faults, around)
     what = f"rehearsal of engine {job.rehearsal_of}: " if job.rehearsal_of else ""
     text = f"{what}same ranks, nodes, launch; a tiny model on CPU instead of weights; needs mpi4py and numpy"
     click.echo(text + (" in the image" if job.spec.container else " on the nodes"), err=True)
@@ -69,6 +87,14 @@ def wait(run: str | None, timeout_s: TimeoutS, as_json: bool) -> None:
     """Wait until RUN serves; ends with an error as soon as it cannot."""
     around = Surroundings.of_this_process()
     _wait(find_run(run, around), around, timeout_s, as_json)
+
+
+def _with_faults(job: Job, faults: tuple[str, ...], around: Surroundings) -> Job:
+    """Plan the rehearsal once more, with the flags' faults in place of the spec's."""
+    from slurm_llm import app
+
+    spec = job.spec.model_copy(update={"engine_args": {**job.spec.engine_args, "fault": list(faults)}})
+    return replace(app.make_job(spec, job.site, around), rehearsal_of=job.rehearsal_of)
 
 
 def _start(job: Job, around: Surroundings, *, dry: bool, as_json: bool) -> Callable[[bool, TimeoutS], None]:

@@ -6,6 +6,7 @@ import json
 
 from slurm_llm.engines.types import Engine, ProbePlan, RepositoryFile, ServerPlan, SiteServer
 from slurm_llm.errors import Problem, did_you_mean
+from slurm_llm.rehearsal.faults import FORM, Complaint, Fault, join_faults, misfits, read_fault
 from slurm_llm.spec import JobSpec
 from slurm_llm.topology import ParallelSizes
 
@@ -13,21 +14,45 @@ DEFAULT_MODEL_NAME = "tensorrt_llm"
 """The name in the curl lines of Triton's TensorRT-LLM page."""
 
 ARGUMENTS = {"seed": "0", "step_ms": "0", "join_timeout_s": "600"}
-ASSETS = ("engine.py", "layers.py", "layout.py", "model.py", "texts.py", "world.py")
+FAULT = "fault"
+ASSETS = ("engine.py", "faults.py", "layers.py", "layout.py", "model.py", "strikes.py", "texts.py", "world.py")
 
 
 def _check(spec: JobSpec, sizes: ParallelSizes) -> list[Problem]:
-    known = ", ".join(ARGUMENTS)
+    known = (*ARGUMENTS, FAULT)
     problems = []
     for name in spec.engine_args:
-        if name not in ARGUMENTS:
-            todo = did_you_mean(name, ARGUMENTS) or "remove it"
+        if name not in known:
+            todo = did_you_mean(name, known) or "remove it"
             what = "unknown argument of the rehearsal engine"
-            problems.append(Problem(f"engine_args.{name}", what, known, todo))
+            problems.append(Problem(f"engine_args.{name}", what, ", ".join(known), todo))
     for name, value in spec.engine_args.items():
         if name in ARGUMENTS and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
             problems.append(Problem(f"engine_args.{name}", f"found {value!r}", "a whole number from 0", "correct it"))
-    return problems
+    return problems + _read_faults(spec, sizes.world_size)[1]
+
+
+def _read_faults(spec: JobSpec, world: int) -> tuple[list[Fault], list[Problem]]:
+    """Return the faults that the spec asks for, and what is wrong with their texts."""
+    given = spec.engine_args.get(FAULT, [])
+    texts = given if isinstance(given, list) else [given]
+    faults, problems = [], []
+    for index, text in enumerate(texts):
+        where = f"engine_args.{FAULT}" + (f"[{index}]" if isinstance(given, list) else "")
+        if not isinstance(text, str):
+            problems.append(Problem(where, f"found {text!r}", f"a text: {FORM}", "correct it"))
+            continue
+        fault, complaints = read_fault(text)
+        if fault is not None:
+            faults.append(fault)
+            complaints = misfits(fault, world, spec.replicas)
+        problems += [_problem(where, complaint) for complaint in complaints]
+    return faults, problems
+
+
+def _problem(where: str, complaint: Complaint) -> Problem:
+    todo = did_you_mean(complaint.word, complaint.choices) or "correct it"
+    return Problem(where, complaint.what, complaint.allowed, todo)
 
 
 def _server(spec: JobSpec, sizes: ParallelSizes, site: SiteServer) -> ServerPlan:
@@ -43,8 +68,11 @@ def _server(spec: JobSpec, sizes: ParallelSizes, site: SiteServer) -> ServerPlan
         # Requests must have ended before Triton's exit timeout, or it gives up with exit status 1.
         "finish_s": str(max(1, site.exit_timeout_s - 2)),
         **ARGUMENTS,
-        **{key: str(value) for key, value in spec.engine_args.items()},
+        **{key: str(value) for key, value in spec.engine_args.items() if key != FAULT},
     }
+    faults, _ = _read_faults(spec, sizes.world_size)
+    if faults:
+        parameters[FAULT] = join_faults(faults)
     return ServerPlan(
         model_name=name,
         # The model's own configuration is complete; completing it would start every rank's stub twice.

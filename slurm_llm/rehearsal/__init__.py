@@ -1,4 +1,4 @@
 """The rehearsal engine: a Triton Python-backend model whose files are copied into a model repository.
 
-The files import nothing of the package; here they only lie, they are never part of a submit or a status.
+The files import nothing of the package. Planning reads faults.py; the others only lie here.
 """

@@ -7,6 +7,7 @@ the same in the same order; the chosen tokens come back from the last pipeline s
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from .layers import Shard, Weights
 from .layout import Sizes, members_of, place_of
+from .strikes import Strikes, strikes_of
 from .texts import Request
 from .world import MpiWorld, RehearsalError, World, join_world
 
@@ -125,8 +127,11 @@ def _run_step(world: World, shard: Shard, step: Step) -> list[int]:
 class Leader:
     """Rank 0: takes requests from any thread, runs them on a thread of its own."""
 
-    def __init__(self, world: World, shard: Shard, settings: Settings, log: Log) -> None:
+    def __init__(
+        self, world: World, shard: Shard, settings: Settings, log: Log, strikes: Strikes | None = None
+    ) -> None:
         self._world, self._shard, self._log = world, shard, log
+        self._strikes = strikes or Strikes()
         self._pause_s = settings.step_ms / 1000
         self.finish_s = settings.finish_s
         self._changed = threading.Condition()
@@ -142,6 +147,7 @@ class Leader:
 
     def submit(self, request: Request) -> None:
         """Queue a request; its client hears from the engine's thread."""
+        self._strikes.leader_takes_request()
         with self._changed:
             if not self._closing:
                 self._waiting.append(request)
@@ -208,6 +214,7 @@ class Leader:
             advance=[(request.slot, ord(request.text[-1])) for request in advanced],
         )
         self._forget = []
+        self._strikes.leader_steps()
         self._world.publish(step.encode())
         tokens = _run_step(self._world, self._shard, step)
         for request, token in zip([*started, *advanced], tokens):  # noqa: B905 - as above
@@ -255,8 +262,10 @@ def start_engine(parameters: Mapping[str, str], log: Log) -> Leader | None:
 
     Raises RehearsalError when this rank cannot take its part.
     """
+    strikes = strikes_of(parameters.get("fault", ""), os.environ)
+    strikes.reach("start")
     settings = parse_settings(parameters)
-    world = join_world(settings.sizes, log)
+    world = join_world(settings.sizes, log, lambda: strikes.reach("mpi"))
     place = place_of(world.rank, settings.sizes)
     name = f"rehearsal: rank {world.rank}/{world.size} {place}"
     log(f"{name} on {socket.gethostname()}: joined")
@@ -265,14 +274,16 @@ def start_engine(parameters: Mapping[str, str], log: Log) -> Leader | None:
     begun = time.monotonic()
     log(f"{name}: loading weights")
     links = world.links(members_of(world.rank, settings.sizes))
+    strikes.reach("load")
     shard = Shard(place, links, Weights(settings.seed), moe=settings.moe)
     log(f"{name}: weights loaded in {(time.monotonic() - begun) * 1000:.0f} ms")
     if isinstance(world, MpiWorld):
         _meet(world, "loaded", settings.join_timeout_s)
+    strikes.loaded()
     if world.rank == 0:
         log(f"{name}: all {world.size} ranks ready")
-        return Leader(world, shard, settings, log)
-    _follow(world, shard)
+        return Leader(world, shard, settings, log, strikes)
+    _follow(world, shard, strikes)
     log(f"{name}: released")
     return None
 
@@ -294,9 +305,12 @@ def _meet(world: MpiWorld, note: str, timeout_s: float) -> None:
     world.publish(_BEGIN)
 
 
-def _follow(world: World, shard: Shard) -> None:
+def _follow(world: World, shard: Shard, strikes: Strikes) -> None:
     while True:
+        strikes.worker_waits(world.has_command)
         command = world.next_command()
         if command == _STOP:
             return
-        _run_step(world, shard, parse_step(command))
+        step = parse_step(command)
+        strikes.worker_steps(len(step.start))
+        _run_step(world, shard, step)

@@ -37,8 +37,11 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Queue requests and return; responses go through each request's sender."""
-        for request in requests:
-            self._take(request)
+        try:
+            for request in requests:
+                self._take(request)
+        except RehearsalError as error:
+            raise pb_utils.TritonModelException(f"rehearsal: {error}") from error
 
     def finalize(self) -> None:
         """Let running requests end and release the other ranks."""

@@ -72,6 +72,9 @@ class World(Protocol):
     def publish(self, command: bytes) -> None:
         """Send a command from rank 0 to all others."""
 
+    def has_command(self) -> bool:
+        """Whether rank 0's next command is here."""
+
     def next_command(self) -> bytes:
         """Wait for rank 0's next command."""
 
@@ -91,6 +94,9 @@ class AloneWorld:
 
     def publish(self, command: bytes) -> None:
         """There is nobody to tell."""
+
+    def has_command(self) -> bool:
+        return False
 
     def next_command(self) -> bytes:
         raise RehearsalError("a world of one rank has no workers")
@@ -179,8 +185,11 @@ class MpiWorld:
         sends = [self._comm.Isend(data, dest=rank, tag=_COMMAND) for rank in range(1, self.size)]
         wait_until(lambda: self._mpi.Request.Testall(sends))
 
+    def has_command(self) -> bool:
+        return bool(self._comm.Iprobe(source=0, tag=_COMMAND))
+
     def next_command(self) -> bytes:
-        wait_until(lambda: self._comm.Iprobe(source=0, tag=_COMMAND))
+        wait_until(self.has_command)
         return self._take(0, _COMMAND)
 
     def return_tokens(self, tokens: list[int], count: int) -> list[int]:
@@ -250,11 +259,15 @@ def _missing_text(missing: set[int], size: int, timeout_s: float) -> str:
             "read their logs, or raise join_timeout_s")  # fmt: skip
 
 
-def join_world(sizes: Sizes, log: Log) -> World:
-    """Return the world of this process, or say why it is not the one that the plan needs."""
+def join_world(sizes: Sizes, log: Log, before_mpi: Callable[[], None]) -> World:
+    """Return the world of this process, or say why it is not the one that the plan needs.
+
+    `before_mpi` is called once everything is there but MPI.
+    """
     if sizes.world == 1:
         return AloneWorld()
     log("rehearsal: joining MPI")
+    before_mpi()
     world = MpiWorld(_load_mpi(sizes), sizes)
     if world.size == sizes.world:
         return world

@@ -158,7 +158,7 @@ def _faults(spec: dict[str, Tree], partition: dict[str, Tree] | None = None, **s
         (
             {"engine_args": {"sed": 1}},
             {},
-            "engine_args.sed: unknown argument of the rehearsal engine: seed, step_ms, join_timeout_s: "
+            "engine_args.sed: unknown argument of the rehearsal engine: seed, step_ms, join_timeout_s, fault: "
             "did you mean 'seed'?",
         ),
         (
@@ -407,7 +407,14 @@ def test_cpus_of_a_rank(partition: dict[str, Tree], resources: dict[str, Tree], 
         (
             {"cpus": {}},
             {},
-            "neither spec nor site says how many CPUs a rank gets: 1 (set resources.cpus_per_rank)",
+            "neither spec nor site says how many CPUs a rank gets: 1 (set resources.cpus_per_rank, or for every job "
+            "partitions.gpu.cpus.per_node in the profile)",
+        ),
+        (
+            {"cpus": {}, "gpus_per_node": 0},
+            {},
+            "neither spec nor site says how many CPUs a rank gets: 1 (set resources.cpus_per_rank, or for every job "
+            "partitions.gpu.cpus.per_rank in the profile)",
         ),
     ],
 )
