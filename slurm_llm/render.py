@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -13,12 +14,14 @@ import jinja2
 from slurm_llm import __version__, containers
 from slurm_llm.assets import agent_files, rehearsal_files, templates_dir
 from slurm_llm.errors import InputError, Problem
+from slurm_llm.knownerrors import load_known_errors
 from slurm_llm.plan.steps import JOB_OPTIONS, helper_step, sbatch_options, world_step
 from slurm_llm.plan.types import ModulePlan, Plan, plan_to_json
 from slurm_llm.rundir import (
     AGENT,
     ENTER_SCRIPT,
     JOB_SCRIPT,
+    KNOWN_ERRORS,
     PLAN,
     PROBE_RANK_SCRIPT,
     PROBE_SCRIPT,
@@ -62,6 +65,7 @@ def render(plan: Plan, target: Target) -> dict[str, str]:
     }
     files.update(_container_files(plan, target, templates, common))
     files.update({f"{AGENT}/{name}": text for name, text in agent_files().items()})
+    files[f"{AGENT}/{KNOWN_ERRORS}"] = json.dumps(load_known_errors(), indent=0) + "\n"
     files.update({f"{REPOSITORY}/{path}": text for path, text in _repository(plan, templates).items()})
     return files
 

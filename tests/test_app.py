@@ -474,6 +474,7 @@ def test_hf_home_is_one_folder(tmp_path: Path) -> None:
     """A variable that the site or the spec sets itself wins over the site's storage, and is set once."""
     site: dict[str, Tree] = {"storage": {"hf_home": "/storage"}, "env": {"set": {"HF_HOME": "/site"}}}
     around = _around(tmp_path)
-    for values, home in (({}, "/site"), ({"env": {"HF_HOME": "/spec"}}, "/spec")):
+    cases: list[tuple[dict[str, Tree], str]] = [({}, "/site"), ({"env": {"HF_HOME": "/spec"}}, "/spec")]
+    for values, home in cases:
         text = _rendered(_site_job(around, site, **values), around).texts["job.sub"]
         assert [line for line in text.splitlines() if "HF_HOME" in line] == [f"export HF_HOME={home}"]

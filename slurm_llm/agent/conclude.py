@@ -2,106 +2,96 @@
 
 import json
 import os
-import re
+import textwrap
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional
 
-from . import fold, journal
+from . import causes, diagnose, fold, journal, known, reading
 
 TAIL_LINES = 8
-TAIL_BYTES = 32768
+TELLING_LINES = 3
 LINE_LENGTH = 300
-_NOISE = re.compile(r"\s*[|+][-+ |]|\s*<frozen |\W*$")
-"""Triton prints its settings as tables of very long lines; Python its own import machinery."""
-_LOST_NODE = re.compile(r"srun: error: Node failure on ([A-Za-z0-9._-]+)")
-_TROUBLE = re.compile(r"\b\w*(error|exception|traceback|failed|killed|abort|out of memory)\b", re.IGNORECASE)
+WIDTH = 100
+BUDGET = reading.Budget(own=4 << 20, others=8 << 20)
+READ_S = 6.0
+"""How long logs may be read: a job that ends has little time, and a shared file system can be slow."""
 
 
-def tail(path: str, lines: int = TAIL_LINES) -> List[str]:
-    """Return the most telling lines near the end of a log: the last ones, and before them those that name an error.
-
-    The log is read from its end, carriage returns are taken as line ends.
-    """
-    try:
-        with open(path, "rb") as stream:
-            stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, stream.tell() - TAIL_BYTES))
-            data = stream.read()
-    except OSError:
+def tail(log: Optional[reading.Log], lines: int = TAIL_LINES) -> List[str]:
+    """Return the last lines of a log, and before them those that tell most, when they are not among the last."""
+    if log is None:
         return []
-    rows = data.decode("utf-8", "replace").replace("\r", "\n").split("\n")
-    shown = [printable(row)[:LINE_LENGTH] for row in rows if row.strip() and not _NOISE.match(row)]
-    last = shown[-lines:]
-    if len(shown) > lines and not any(map(_TROUBLE.search, last)):
-        trouble = [row for row in shown[:-lines] if _TROUBLE.search(row)][-lines // 2 :]
-        last = trouble + last[len(trouble) :]
-    return last
-
-
-def printable(text: str) -> str:
-    """Return `text` without characters that would steer a terminal."""
-    return re.sub(" {3,}", "  ", "".join(one if one.isprintable() else " " for one in text)).rstrip()
-
-
-def lost_node(attempt_dir: str) -> Optional[str]:
-    """Return the node that Slurm gave up: it then ends the job like a cancelled one, and only srun names the node."""
-    names = sorted(name for name in os.listdir(attempt_dir) if name.endswith(".log") and not name.startswith("rank-"))
-    for name in names:
-        for row in tail(os.path.join(attempt_dir, name), 200):
-            match = _LOST_NODE.search(row)
-            if match:
-                return match.group(1)
-    return None
-
-
-def decide(facts: fold.RunFacts, lost: Optional[str], preflight: List[str], codes: List[int]) -> Tuple[str, str]:
-    """Return the final state and its cause."""
-    if lost is not None:
-        return "FAILED", "node %s was lost: Slurm says node failure" % lost
-    if preflight:
-        said = preflight[0]
-        return "FAILED", said if "preflight: " in said else "preflight: " + said
-    if facts.first_end is not None:
-        return "FAILED", fold.describe(facts.first_end)
-    if facts.stop_why == "time limit":
-        return "TIMED_OUT", "the time limit was near"
-    if facts.stop_why is not None:
-        return ("COMPLETED" if facts.ready_at else "CANCELLED"), "stopped on request"
-    if facts.state == "FAILED":
-        return "FAILED", facts.reason
-    return "FAILED", "the server's step ended by itself (srun exit status %s)" % ", ".join(map(str, codes))
+    telling = [match.line for match in log.matches if match.kind == known.FATAL] + log.telling
+    told = [line for line in dict.fromkeys(telling) if line not in log.last][:TELLING_LINES]
+    kept = log.last[max(0, len(log.last) + len(told) - lines) :]
+    return [line[:LINE_LENGTH] for line in told + kept]
 
 
 def result(attempt_dir: str, ranks: int, codes: List[int], preflight_code: int) -> Dict[str, Any]:
-    """Fold the attempt's journals into the value of its result file."""
+    """Fold the attempt's journals and logs into the value of its result file."""
     records = journal.read_folder(os.path.join(attempt_dir, "journal"))
     facts = fold.fold(records, ranks)
-    failed = []
-    if preflight_code:
-        rows = tail(os.path.join(attempt_dir, "preflight.log"), 50)
-        failed = [row for row in rows if "preflight: " in row] or rows or ["preflight failed"]
-    lost = lost_node(attempt_dir)
-    state, cause = decide(facts, lost, failed, codes)
-    first = facts.first_end if state == "FAILED" and lost is None else None
-    log: List[str] = []
-    if state == "FAILED":
-        name = "rank-%d.log" % first.rank if first else "step-0.log"
-        log = tail(os.path.join(attempt_dir, name))
-    good = state in ("COMPLETED", "CANCELLED") or (state == "TIMED_OUT" and facts.ready_at is not None)
+    first = facts.first_end
+    entries = known.load(known.beside_this_file())
+    own = first.rank if first else next((item.get("rank") for item in records if item["kind"] == "stall"), None)
+    deadline = time.monotonic() + READ_S
+    logs, unread = reading.read_logs(reading.sources(attempt_dir), entries, own, budget=BUDGET, deadline=deadline)
+    material = diagnose.Material(
+        facts, records, logs, entries, preflight=preflight_code, codes=tuple(codes), missing=tuple(unread)
+    )
+    return _value(material, diagnose.diagnose(material))
+
+
+def _value(material: diagnose.Material, found: diagnose.Diagnosis) -> Dict[str, Any]:
+    facts = material.facts
+    failed = found.state == "FAILED"
+    first = facts.first_end if failed and found.kind not in ("node", "preflight") else None
+    preflight = [log for log in material.logs if log.source.where == "preflight"]
+    good = found.state in ("COMPLETED", "CANCELLED") or (found.state == "TIMED_OUT" and facts.ready_at is not None)
     return {
-        "state": state,
-        "cause": cause,
+        "state": found.state,
+        "cause": found.cause,
         "exit_code": 0 if good else 1,
-        "lost_node": lost,
+        "lost_node": found.node if found.kind == "node" else None,
         "first": None if first is None else first._asdict(),
-        "log": log,
-        "preflight": failed,
-        "srun": codes,
+        "log": tail(_told_log(material, found)) if failed and found.kind != "preflight" else [],
+        "preflight": _said(preflight[0]) if found.kind == "preflight" and preflight else [],
+        "srun": list(material.codes),
         "began": facts.began,
         "ready": facts.ready_at,
         "ended": round(time.time(), 3),
         "ranks_ended": {str(own.rank): own.how for own in facts.ranks.values() if own.how},
+        "diagnosis": diagnose.as_json(found),
     }
+
+
+def _told_log(material: diagnose.Material, found: diagnose.Diagnosis) -> Optional[reading.Log]:
+    """Return the log to show: that of the rank that is named, else the server step's."""
+    for log in material.logs:
+        if log.source.rank == found.rank if found.rank is not None else log.source.where == "step":
+            return log
+    return None
+
+
+def _said(log: reading.Log) -> List[str]:
+    lines = list(dict.fromkeys([match.line for match in log.matches if match.kind == known.FATAL] + log.telling))
+    complaints = [line for line in lines + log.last if "preflight: " in line]
+    return [line[:LINE_LENGTH] for line in list(dict.fromkeys(complaints)) or lines or log.last]
+
+
+def told(value: Dict[str, Any], job_id: str) -> Iterator[str]:
+    """Yield the lines that the job's output ends with."""
+    found = value["diagnosis"]
+    yield "%s: %s" % (value["state"], value["cause"])
+    remedies = [causes.filled(text, job_id, found["rank"]) for text in found["remedies"]]
+    for label, text in [("why", found["means"])] + [("do", text) for text in remedies]:
+        for index, row in enumerate(textwrap.wrap(text, WIDTH)):
+            yield "  %-4s %s" % (label if not index else "", row)
+    for own in found["evidence"]:
+        yield "  | %s: %s" % (own["where"], own["line"])
+    if not any(own["where"].endswith(".log") for own in found["evidence"]):
+        for row in value["preflight"][1:] + value["log"]:
+            yield "  | %s" % row
 
 
 def main(attempt_dir: str, ranks: int, codes: List[int], preflight_code: int) -> int:
@@ -113,7 +103,6 @@ def main(attempt_dir: str, ranks: int, codes: List[int], preflight_code: int) ->
         journal.write_once(path, json.dumps(value, indent=1) + "\n")
     except OSError as error:
         print("slurm_llm: cannot write %s: %s" % (path, error))
-    print("slurm_llm: %s: %s" % (value["state"], value["cause"]))
-    for row in [*value["preflight"][1:], *value["log"]]:
-        print("slurm_llm:   | %s" % row)
+    for row in told(value, os.path.basename(job_dir).rpartition("-")[2]):
+        print("slurm_llm: %s" % row)
     return int(value["exit_code"])

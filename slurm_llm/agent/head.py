@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from . import fold, journal, nodes, probe, watchdog
 
@@ -32,16 +32,6 @@ AGENTS_S = 15.0
 """How long beyond Triton's exit timeout the agents may take to end."""
 
 
-class Leader(NamedTuple):
-    """Where one instance's leader listens."""
-
-    instance: int
-    host: str
-    http: int
-    grpc: int
-    metrics: int
-
-
 class Head:
     """One attempt's head; `run` returns 0 when the agents have gone."""
 
@@ -49,6 +39,7 @@ class Head:
         with open(os.path.join(run_dir, "plan.json")) as stream:
             self.plan: Dict[str, Any] = json.load(stream)
         self.attempt_dir = attempt_dir
+        self.parent = os.getppid()
         self.path = os.path.join(attempt_dir, "journal", "head.jsonl")
         self.ranks = len(self.plan["ranks"])
         self.instance_of = {item["leader"]: item["index"] for item in self.plan["instances"]}
@@ -68,8 +59,8 @@ class Head:
         self.complained_at = 0.0
         self.nodes = int(self.plan["allocation"]["nodes"])
         self.order: Optional[str] = None
-        self.leaders: Dict[int, Leader] = {}
-        self.answers: "queue.Queue[Tuple[Leader, probe.Answer]]" = queue.Queue()
+        self.leaders: Dict[int, probe.Leader] = {}
+        self.answers: "queue.Queue[Tuple[probe.Leader, probe.Answer]]" = queue.Queue()
         self.answered: Set[int] = set()
         self.last_answer = "none"
         self.state = ""
@@ -117,9 +108,14 @@ class Head:
         if self.give_up_at is not None and time.monotonic() > self.give_up_at:
             self.give_up_at = None
             # The script ends its sruns, which would wait for the lost node until Slurm gives it up too.
-            os.kill(os.getppid(), signal.SIGHUP)
+            self.tell_script(signal.SIGHUP)
         limit = self.plan["server"]["exit_timeout_s"] + AGENTS_S
         return self.finished_at is not None and time.monotonic() - self.finished_at > limit
+
+    def tell_script(self, number: int) -> None:
+        """Signal the job's script, unless it has gone and somebody else is our parent."""
+        if os.getppid() == self.parent:
+            os.kill(self.parent, number)
 
     def _read_script(self) -> None:
         try:
@@ -195,12 +191,12 @@ class Head:
             return
         given = item["ports"]
         host = item["node"] if item.get("address") in (None, "0.0.0.0", "::") else item["address"]
-        leader = Leader(instance, host, int(given["http"]), int(given["grpc"] or 0), int(given["metrics"] or 0))
+        leader = probe.Leader(instance, host, int(given["http"]), int(given["grpc"] or 0), int(given["metrics"] or 0))
         self.leaders[instance] = leader
         self.note("leader", instance=instance, node=item["node"], host=host, http=leader.http)
         threading.Thread(target=self._probe, args=(leader,), daemon=True).start()
 
-    def _probe(self, leader: Leader) -> None:
+    def _probe(self, leader: probe.Leader) -> None:
         """Ask until one generation is answered; then for health, and now and then for a generation (in a thread)."""
         path, body = self.plan["probe"]["path"], self.plan["probe"]["body"]
         limits, pause, next_at = self.watchdog.limits, 0.1, 0.0
@@ -219,7 +215,7 @@ class Head:
             self.answers.put((leader, answer))
             time.sleep(pause)
 
-    def _count(self, leader: Leader) -> Optional[int]:
+    def _count(self, leader: probe.Leader) -> Optional[int]:
         return probe.requests_answered(leader.host, leader.http, self.plan["server"]["model_name"])
 
     def _take_answers(self) -> None:
@@ -389,7 +385,7 @@ def main(run_dir: str, attempt_dir: str) -> int:
     finally:
         if not head.finished:
             # Nobody would see a rank die now: the job's script ends the servers.
-            os.kill(os.getppid(), signal.SIGUSR2)
+            head.tell_script(signal.SIGUSR2)
     sys.stdout.flush()
     # A probe that hangs in its thread must not hold up the job's end.
     os._exit(0)

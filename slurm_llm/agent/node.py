@@ -17,6 +17,8 @@ from . import clocks, complaints, journal, leftovers, processes
 SCAN_FAST_S = 0.2
 SCAN_SLOW_S = 1.0
 SAMPLE_S = 10.0
+GROWTH, GROWTH_MIB = 1.5, 256.0
+"""A rank whose memory has grown by more than this since the last sample is sampled at once."""
 BEAT_S = 2.0
 """How often the head hears from the agent; beats go through srun's pipe alone, never to the file system."""
 FIRST_SAMPLE_S = 1.0
@@ -69,6 +71,7 @@ class Agent:
         self.have_main: Set[int] = set()
         self.leader_left = False
         self.unwritten = False
+        self.sampled: Dict[int, float] = {}
         self.listener = complaints.Listener()
         self.locking: Optional[threading.Thread] = None
         self.last_new = time.monotonic()
@@ -196,6 +199,7 @@ class Agent:
             total = ranks.setdefault(str(item.rank), {"rss_mib": 0.0, "cpu_s": 0.0})
             for key, value in processes.usage(item.pid).items():
                 total[key] = round(total[key] + value, 1)
+        self.sampled = {int(rank): total["rss_mib"] for rank, total in ranks.items()}
         self.emit("sample", ranks=ranks, shm_free_mib=processes.shm_free_mib())
 
     def _beat(self) -> None:
@@ -208,6 +212,9 @@ class Agent:
             # The server's own threads nap all the time; what computes below it does not unless it waits.
             own["n"] += 0 if item.pid in self.mains and self._has_children(item.rank) else seen["naps"]
             own["st"] += seen["state"]
+        if any(total > self.sampled.get(rank, total) * GROWTH + GROWTH_MIB for rank, total in self._memory().items()):
+            # Whoever kills the rank will not wait for the next sample.
+            self._sample()
         for rank, own in ranks.items():
             path = os.path.join(self.options.attempt_dir, "rank-%s.log" % rank)
             own["log"] = journal.size(path)
@@ -215,6 +222,12 @@ class Agent:
             if complaint is not None:
                 self.emit("complaint", rank=complaint.rank, text=complaint.text)
         self._tell(journal.record("beat", node=self.node, ranks=ranks))
+
+    def _memory(self) -> Dict[int, float]:
+        totals: Dict[int, float] = {}
+        for item in self.watched.values():
+            totals[item.rank] = totals.get(item.rank, 0.0) + processes.usage(item.pid)["rss_mib"]
+        return totals
 
     def _has_children(self, rank: int) -> bool:
         return any(item.rank == rank and item.pid not in self.mains for item in self.watched.values())

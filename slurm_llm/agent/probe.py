@@ -5,6 +5,16 @@ import json
 from typing import NamedTuple, Optional
 
 
+class Leader(NamedTuple):
+    """Where one instance's leader listens."""
+
+    instance: int
+    host: str
+    http: int
+    grpc: int
+    metrics: int
+
+
 class Answer(NamedTuple):
     """A status code and body, or the reason why there is none."""
 

@@ -26,6 +26,8 @@ COMMANDS = {
     "logs": ("watch", "Show a run's logs, all ranks merged by time."),
     "health": ("watch", "Show a row for every rank."),
     "list": ("watch", "List the newest runs."),
+    "diagnose": ("diagnose", "Say why a run failed, what proves it, and what to do."),
+    "bundle": ("diagnose", "Write one archive of a run for a support ticket, without secrets."),
     "generate": ("act", "Ask a served model for text."),
     "cancel": ("act", "End a run in order."),
     "site": ("site", "Find, show, compare, check and draft site profiles."),
