@@ -279,7 +279,7 @@ def start_engine(parameters: Mapping[str, str], log: Log) -> Leader | None:
     log(f"{name}: weights loaded in {(time.monotonic() - begun) * 1000:.0f} ms")
     if isinstance(world, MpiWorld):
         _meet(world, "loaded", settings.join_timeout_s)
-    strikes.loaded()
+    strikes.loaded(leader=world.rank == 0)
     if world.rank == 0:
         log(f"{name}: all {world.size} ranks ready")
         return Leader(world, shard, settings, log, strikes)

@@ -61,10 +61,10 @@ class Strikes:
                 self._suffer()
                 self._slow_s = 0.0
 
-    def loaded(self) -> None:
+    def loaded(self, *, leader: bool) -> None:
         """Every rank is loaded: clocks of faults that come by themselves start."""
         for fault in self._timed:
-            timer = threading.Timer(fault.after_s or 0.0, self._begin_late, (fault,))
+            timer = threading.Timer(fault.after_s or 0.0, self._begin_late, (fault, leader))
             timer.daemon = True
             timer.start()
 
@@ -99,10 +99,12 @@ class Strikes:
             for fault in due:
                 self._begin(fault)
 
-    def _begin_late(self, fault: Fault) -> None:
+    def _begin_late(self, fault: Fault, leader: bool) -> None:
         self._begin(fault)
-        if self._hang == "spin":
-            # The engine may be idle, and then nothing of it would spin.
+        if leader and self._hang == "spin":
+            # A leader that is idle looks for no fault: its next step hangs, and meanwhile something must spin. Two
+            # that spin would take turns, which looks like waiting.
+            self._hang = "sleep"
             _spin()
 
     def _begin(self, fault: Fault) -> None:

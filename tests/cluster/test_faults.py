@@ -58,7 +58,9 @@ def test_a_rank_that_fails_on_its_way_up_is_the_one_that_is_named(user: User, fa
     assert (result["first"]["rank"], result["ready"]) == (rank, None)
 
 
-@pytest.mark.parametrize(("fault", "rank"), [("rank=0,at=serve,kind=signal:ABRT", 0), ("rank=3,at=serve,kind=signal:KILL", 3)])
+@pytest.mark.parametrize(
+    ("fault", "rank"), [("rank=0,at=serve,kind=signal:ABRT", 0), ("rank=3,at=serve,kind=signal:KILL", 3)]
+)
 def test_a_rank_that_serves_fails_with_the_next_request(user: User, fault: str, rank: int) -> None:
     """Readiness has been proved before, and the request is what brings it about."""
     run = rehearse(user, fault)

@@ -412,7 +412,7 @@ def test_a_worker_counts_the_requests_that_reach_it(starts: tuple[int, ...], at:
 def test_a_worker_that_waits_for_work_may_fail_by_itself() -> None:
     """The wait ends with the clock; without such a fault there is no second wait at all."""
     worker = strikes_of("rank=1,at=serve,kind=raise,after=0.1", {"LLMRUN_RANK": "1"})
-    worker.loaded()
+    worker.loaded(leader=False)
     with pytest.raises(RehearsalError, match=WRONG_SHAPE):
         worker.worker_waits(lambda: False)
     Strikes().worker_waits(lambda: False)
