@@ -44,12 +44,6 @@ def profile_schema() -> Schema:
         "$schema": DRAFT,
         "title": "Site profile of slurm_llm",
         **whole,
-        # A file with a version and without parents is a whole profile.
-        "if": {
-            "required": ["schema_version"],
-            "not": {"anyOf": [{"required": ["extends"]}, {"required": ["base"]}]},
-        },
-        "then": {"required": ["name", "partitions"]},
         "$defs": definitions,
     }
 

@@ -25,7 +25,7 @@ from slurm_llm.sites.lintfiles import never_found, read_profile
 from slurm_llm.sites.lintrules import Rule, Severity, View, joined_labels
 from slurm_llm.sites.lintrules_schema import Fault, Leftover, find_faults
 from slurm_llm.sites.load import resolve_site
-from slurm_llm.sites.secrets import KIND_OF_NAMED, find_secrets, is_secret_value, names_secret, redacted
+from slurm_llm.sites.secrets import KIND_OF_NAMED, LEAST_LENGTH, find_secrets, is_secret_value, names_secret, redacted
 from slurm_llm.yamlio import Document, Key, Tree, parse_document
 
 RULES: tuple[Rule, ...] = (
@@ -245,7 +245,9 @@ def _values(value: Tree, paths: Iterable[Key]) -> list[str]:
 
 def _hide(text: str, values: Iterable[str]) -> str:
     for value in values:
-        text = text.replace(value, "(hidden)")
+        # A short text stands everywhere; it is no secret either.
+        if len(value) >= LEAST_LENGTH:
+            text = text.replace(value, "(hidden)")
     return text
 
 

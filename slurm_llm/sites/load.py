@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slurm_llm.errors import InputError, Problem, SiteError
@@ -32,6 +32,7 @@ class Site:
     profile: SiteProfile
     path: Path
     document: Document
+    layers: tuple[Layer, ...] = field(default=(), repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Resolved:
 
     file: ProfileFile
     path: Path
+    layers: tuple[Layer, ...]
     merged: Merged
     problems: tuple[Problem, ...]
     """What is wrong with how files refer to each other, and with what a spec lays over them."""
@@ -73,7 +75,7 @@ def load_site(
         where = f"{asked} {found.file.name}".strip()
         raise SiteError(base_refused(where, found.file.name, find_sites(environ)))
     document = _standing_alone(found.merged.document)
-    return Site(_validated(found.merged, document, found.problems), found.path, document)
+    return Site(_validated(found.merged, document, found.problems), found.path, document, found.layers)
 
 
 def laid_over(site: Site, overlay: Overlay, *, label: str = "site") -> Site:
@@ -83,8 +85,11 @@ def laid_over(site: Site, overlay: Overlay, *, label: str = "site") -> Site:
         SiteError: every fault of the overlay and of what it makes of the profile.
     """
     over, refused = _laid_over(overlay, label)
-    merged = merge_layers((Layer(site.document), *over), str(site.path))
-    return Site(_validated(merged, merged.document, tuple(refused)), site.path, merged.document)
+    # From the layers: in the merged document the partitions' defaults stand in every partition, and nowhere else.
+    layers = (*(site.layers or (Layer(site.document),)), *over)
+    merged = merge_layers(layers, str(site.path))
+    document = _standing_alone(merged.document)
+    return Site(_validated(merged, document, tuple(refused)), site.path, document, layers)
 
 
 def parse_site(document: Document) -> SiteProfile:
@@ -119,8 +124,9 @@ def resolve_site(
     lonely = laid_over_nothing(library, file)
     main = file if file.kind == "path" else library.main(file.name) or file
     over, refused = _laid_over(overlay, label)
-    merged = merge_layers((*chain.layers, *over), str(main.path))
-    return Resolved(file, main.path, merged, (*([lonely] if lonely else []), *chain.problems, *refused))
+    layers = (*chain.layers, *over)
+    merged = merge_layers(layers, str(main.path))
+    return Resolved(file, main.path, layers, merged, (*([lonely] if lonely else []), *chain.problems, *refused))
 
 
 def overlay_of(spec: Document) -> Document | None:

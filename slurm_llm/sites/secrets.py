@@ -18,6 +18,8 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("an AWS key", r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
     ("a JSON web token", r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
     ("a bearer token", r"(?i)\bbearer\s+[A-Za-z0-9._~+/-]{16,}"),
+    ("an authorization header", r"(?i)\bauthorization:\s*basic\s+[A-Za-z0-9+/=]{8,}"),
+    ("an authorization header", r"(?i)\bx-api-key:\s*[A-Za-z0-9._~+/-]{8,}"),
     ("a password in a URL", r"\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@'\"]+:(?![$<{*])[^\s/@'\"]+@"),
 )
 _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
@@ -26,10 +28,18 @@ _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
 _ASSIGNMENT = re.compile(r"(?<![\w$-])-{0,2}([A-Za-z][A-Za-z0-9_-]*)=(?=(\"[^\"]*\"|'[^']*'|[^\s;,&|)}\"']+))")
 # A key that was commented out: only names as variables have them, since prose has colons too.
 _COMMENTED = re.compile(r"^\s*#[\s#-]*([A-Z][A-Z0-9_]*):\s+(\"[^\"]*\"|'[^']*'|\S+)\s*(?:#.*)?$")
-_LAST_WORDS = frozenset({"token", "secret", "password", "passwd", "passphrase", "apikey", "credential", "credentials"})
-_BEFORE_KEY = frozenset({"api", "access", "secret", "private", "auth", "account"})
+_LAST_WORDS = frozenset(
+    {
+        *("token", "secret", "password", "passwd", "passphrase", "apikey", "credential", "credentials"),
+        *("pgpassword", "pwd", "pass"),
+    }
+)
+_BEFORE_KEY = frozenset(
+    {"api", "access", "secret", "private", "auth", "account", "openai", "anthropic", "nvidia", "ngc"}
+)
 _PLACEHOLDER = re.compile(r"[$<{%*~/`.\\]|(?i:xxx|your|change|example)")
-_LEAST_LENGTH = 6
+LEAST_LENGTH = 6
+"""What is shorter is no secret."""
 
 KIND_OF_NAMED = "a value that is to stay secret"
 
@@ -61,7 +71,10 @@ def find_secrets(line: str) -> Iterator[Secret]:
 def names_secret(name: str) -> bool:
     """Tell whether `name` is one that secrets have: HF_TOKEN, db-password; not TOKENIZERS_PARALLELISM, TOKEN_FILE."""
     words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
-    if not words:
+    # HF_TOKEN_2 is one more of them; PWD and OLDPWD are folders.
+    while len(words) > 1 and words[-1].isdigit():
+        words.pop()
+    if not words or words == ["pwd"]:
         return False
     return words[-1] in _LAST_WORDS or (words[-1] == "key" and bool(_BEFORE_KEY & set(words[-2:-1])))
 
@@ -69,7 +82,7 @@ def names_secret(name: str) -> bool:
 def is_secret_value(value: str) -> bool:
     """Tell whether `value` could be a secret: no reference, path or placeholder, and not too short."""
     bare = value.strip().strip("'\"")
-    return len(bare) >= _LEAST_LENGTH and not _PLACEHOLDER.match(bare)
+    return len(bare) >= LEAST_LENGTH and not _PLACEHOLDER.match(bare)
 
 
 def redacted(text: str) -> str:

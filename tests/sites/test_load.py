@@ -14,7 +14,7 @@ from slurm_llm.errors import SiteError
 from slurm_llm.schema import apply_settings
 from slurm_llm.sites.detect import Facts
 from slurm_llm.sites.find import IDENTITY, SYSTEM_FOLDER, Library, ProfileFile, head_of, read_head, site_folders
-from slurm_llm.sites.load import Site, find_sites, load_site, overlay_of, parse_site
+from slurm_llm.sites.load import Site, find_sites, laid_over, load_site, overlay_of, parse_site
 from slurm_llm.sites.view import leaves, tree_of
 from slurm_llm.yamlio import Document, Tree, dump, parse_document
 
@@ -571,3 +571,17 @@ def test_a_flag_wins_over_the_spec_also_in_partitions(folders: Folders) -> None:
     assert profile.srun_extra == ("--xa", "--xc")
     assert found.document.where(("python",)) == "--set site.python"
     assert found.document.where(("partitions", "gpu", "launcher", "mpi")) == "job.yaml:3"
+
+
+def test_a_partition_that_a_spec_adds_has_the_sites_defaults(tmp_path: Path) -> None:
+    """From Python as on the command line: the site is loaded first, and the spec's `site:` laid over it later."""
+    path = tmp_path / "here.yaml"
+    path.write_text(
+        "schema_version: 1\nname: here\npartition_defaults: {gpus_per_node: 4, whole_node: true}\n"
+        "partitions: {gpu: {}}\n"
+    )
+    overlay: dict[str, Tree] = {"partitions": {"mine": {"slurm_partition": "mine"}}}
+    later = laid_over(load_site(str(path), {}), overlay)
+    assert later.profile == load_site(str(path), {}, overlay).profile
+    mine = later.profile.partitions["mine"]
+    assert (mine.gpus_per_node, mine.whole_node, mine.slurm_partition) == (4, True, "mine")
