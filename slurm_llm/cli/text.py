@@ -112,6 +112,10 @@ def _reasons(status: RunStatus) -> Iterable[tuple[str, str]]:
         first = status.first
         how = first.how or "nobody saw how"
         yield "first", f"rank {first.rank} on {first.node}: {first.name}, {how}, while {first.phase}"
+    if status.why:
+        yield "why", clean(status.why)
+    for remedy in status.remedies:
+        yield "do", clean(remedy)
     for note in status.notes:
         yield "note", clean(note)
 

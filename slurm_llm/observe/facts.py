@@ -87,6 +87,9 @@ class Result:
     ready: float | None
     ended: float | None
     ranks_ended: dict[int, str]
+    why: str = ""
+    """What the cause means, in a sentence."""
+    remedies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -207,7 +210,14 @@ def _result(value: Mapping[str, Any]) -> Result:
         ready=_moment(value.get("ready")),
         ended=_moment(value.get("ended")),
         ranks_ended={int(rank): str(how) for rank, how in value.get("ranks_ended", {}).items()},
+        why=str(_diagnosis(value).get("means") or ""),
+        remedies=tuple(str(one) for one in _diagnosis(value).get("remedies") or ()),
     )
+
+
+def _diagnosis(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = value.get("diagnosis")
+    return found if isinstance(found, dict) else {}
 
 
 def _moment(value: object) -> float | None:

@@ -11,7 +11,7 @@ import re
 import time
 from dataclasses import asdict, dataclass, field, replace
 
-from slurm_llm.agent import fold
+from slurm_llm.agent import causes, fold
 from slurm_llm.observe.facts import Endpoint, Evidence, FirstFailure, Result
 from slurm_llm.slurm.facts import JobFacts
 from slurm_llm.slurm.formats import format_time
@@ -72,6 +72,8 @@ class RunStatus:
     pending: Reason | None = None
     first: FirstFailure | None = None
     cause: str = ""
+    why: str = ""
+    remedies: tuple[str, ...] = ()
     log_tail: tuple[str, ...] = ()
     phases: Phases = field(default_factory=Phases)
     rehearsal_of: str | None = None
@@ -132,6 +134,8 @@ def build_status(evidence: Evidence, word: SlurmWord, now: float, submitted: flo
         pending=explain_reason(facts.reason) if facts and pending else None,
         first=first,
         cause=verdict.cause,
+        why=result.why if result and result.state == verdict.state.value else "",
+        remedies=_remedies(evidence, result, verdict.state),
         log_tail=result.log if result else evidence.output if verdict.state.is_terminal else (),
         phases=_phases(evidence, result, submitted),
         rehearsal_of=evidence.record.rehearsal_of if evidence.record else None,
@@ -139,6 +143,14 @@ def build_status(evidence: Evidence, word: SlurmWord, now: float, submitted: flo
         has_result=result is not None,
         notes=verdict.notes,
     )
+
+
+def _remedies(evidence: Evidence, result: Result | None, state: RunState) -> tuple[str, ...]:
+    if result is None or result.state != state.value:
+        return ()
+    run = evidence.record.run_id if evidence.record else evidence.paths.run_id
+    rank = None if result.first is None else result.first.rank
+    return tuple(causes.filled(text, run, rank, evidence.layout.site) for text in result.remedies)
 
 
 def status_to_json(status: RunStatus) -> str:

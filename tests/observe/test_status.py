@@ -235,3 +235,16 @@ def test_a_job_that_never_began_shows_its_own_output(tmp_path: Path) -> None:
     status = judged(run, SlurmState.FAILED, exit_code=127)
     assert status.log_tail == ("slurm_llm: no Python at /nope/python3 on node n1",)
     assert judged(run, SlurmState.RUNNING).log_tail == ()
+
+
+def test_a_result_says_why_and_what_to_do(tmp_path: Path) -> None:
+    """The job's own diagnosis, with this run in the commands that it shows; older results have none."""
+    run = RunDir(tmp_path / "run").serving().result("FAILED", "x", FIRST)
+    path = run.job_paths.result(0)
+    value = json.loads(path.read_text())
+    assert judged(run, SlurmState.FAILED).why == ""
+    value["diagnosis"] = {"means": "Somebody sent it.", "remedies": ["Look at `slurm-llm health RUN`."]}
+    path.write_text(json.dumps(value))
+    status = judged(run, SlurmState.FAILED)
+    assert status.why == "Somebody sent it."
+    assert status.remedies == (f"Look at `slurm-llm health {status.run_id}`.",)
