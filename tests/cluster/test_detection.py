@@ -47,7 +47,7 @@ def test_a_stopped_rank_is_named(user: User, rank: int) -> None:
     [("cut", "it does not answer on the network"), ("kill", "neither its agent nor its slurmd answers")],
 )
 def test_a_lost_node_is_named_long_before_slurm_gives_it_up(user: User, action: str, why: str) -> None:
-    """Slurm only knows it after SlurmdTimeout, and would say so; here silence and the dead network have said it before."""
+    """Slurm only knows it after SlurmdTimeout, and would say so; silence and the dead network say it before."""
     run = _submit(user)
     node = user.cluster.nodes[2]
     devcluster.node_action(user.cluster.state, node, action)
