@@ -7,6 +7,9 @@ from .processes import describe_exit_code
 
 HELPER_S = 5.0
 """A child that lived longer than this is part of the engine, not a helper that it ran."""
+ENGINE_S = 0.4
+"""The last child of a server that lived longer than this was its engine: asking for a version takes a moment."""
+TOGETHER_S = 0.5
 CAUSE_S = 5.0
 """How long before its rank's end a killed child may have been the cause of it."""
 
@@ -119,11 +122,12 @@ def first_end(ordered: List[Record], ready_at: Optional[float]) -> Optional[Firs
     The exit record of a rank's own wrapper counts where no agent has seen an engine of that rank: it failed before it
     started one, or there was no agent.
     """
-    stop_at = min((float(item["t"]) for item in ordered if item["kind"] in ("stop", "finish")), default=float("inf"))
+    stop_at = min((float(item["t"]) for item in ordered if item["kind"] == "stop"), default=float("inf"))
+    finish_at = min((float(item["t"]) for item in ordered if item["kind"] == "finish"), default=float("inf"))
     seen = {item.get("rank") for item in ordered if item["kind"] == "found" and item.get("main")}
     ends = [item for item in ordered if item["kind"] == "ended" and not item.get("asked")]
     ends += [dict(item, main=True) for item in ordered if item["kind"] == "exit" and item.get("rank") not in seen]
-    ends = [item for item in ends if not _was_told(item, stop_at)]
+    ends = [item for item in ends if not _was_told(item, stop_at) and _at(item) <= finish_at]
     failures = [item for item in ends if _is_failure(item)]
     if not failures:
         return None
@@ -133,7 +137,7 @@ def first_end(ordered: List[Record], ready_at: Optional[float]) -> Optional[Firs
     victims = [
         item
         for item in ends
-        if noticed - CAUSE_S <= _at(item) <= noticed and (_by_signal(item) or _was_the_engine(item, last))
+        if noticed - CAUSE_S <= _at(item) <= noticed and (_by_signal(item) or _was_the_engine(item, last, ends))
     ]
     item = min(failures + victims, key=_at)
     phase = "serving" if ready_at is not None and _at(item) >= ready_at else "loading"
@@ -162,9 +166,15 @@ def _by_signal(item: Record) -> bool:
     return str(item.get("how")).startswith("signal")
 
 
-def _was_the_engine(item: Record, last: Dict[Any, Any]) -> bool:
-    """Tell whether the last child that a rank's server has started had lived for longer than a helper does."""
-    return not item.get("main") and item.get("pid") == last.get(item["rank"]) and float(item.get("lived_s", 0)) >= 1.0
+def _was_the_engine(item: Record, last: Dict[Any, Any], ends: List[Record]) -> bool:
+    """Tell whether the last child that a rank's server has started ended by itself, and was no helper.
+
+    A server whose model fails to load ends its child in order, and then itself.
+    """
+    if item.get("main") or item.get("pid") != last.get(item["rank"]) or float(item.get("lived_s", 0.0)) < ENGINE_S:
+        return False
+    servers = [_at(one) for one in ends if one.get("main") and one["rank"] == item["rank"]]
+    return _how(item) != "exit 0" or not any(0.0 <= at - _at(item) < TOGETHER_S for at in servers)
 
 
 def _is_failure(item: Record) -> bool:

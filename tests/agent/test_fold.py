@@ -62,6 +62,36 @@ def test_who_went_first(records: list[dict[str, Any]], rank: int | None) -> None
     assert (None if found is None else found.rank) == rank
 
 
+STUB = {"kind": "found", "main": False, "name": "triton_python_b", "node": "n3", "rank": 4, "pid": 44}
+
+
+@pytest.mark.parametrize(
+    ("how", "server", "lived_s", "first"),
+    [
+        pytest.param("exit 3", 9.0, 2.0, 4, id="it exits, and PMIx ends the others a second later"),
+        pytest.param("exit 0", 9.0, 2.0, 4, id="with status 0 too"),
+        pytest.param("exit 0", 5.1, 2.0, 4, id="its own server has failed and ends both"),
+        pytest.param("exit 1", 9.0, 0.1, 1, id="it was asked for its version only"),
+    ],
+)
+def test_a_stub_that_exits_went_before_those_that_pmix_ended(
+    how: str, server: float, lived_s: float, first: int
+) -> None:
+    """The end of the last child of a server counts with whatever status; `finish`, which follows, excuses nothing."""
+    records = [
+        HELLO,
+        {**STUB, "t": 1.0},
+        ended(5.0, 4, how, pid=44, lived_s=lived_s),
+        ended(6.2, 1, "signal SIGKILL", **MAIN),
+        ended(server, 4, "exit 1", **MAIN),
+        {"t": 6.5, "kind": "finish"},
+    ]
+    end = fold(records, 8).first_end
+    assert end is not None and end.rank == first
+    if server < 6:
+        assert end.name == "tritonserver"
+
+
 def test_where_no_agent_saw_an_engine_the_wrapper_counts() -> None:
     """A rank that fails before it starts its engine leaves only its own exit record."""
     records = [{"t": 3.0, "kind": "exit", "rank": 2, "node": "n2", "code": 139}]
