@@ -197,22 +197,27 @@ class Agent:
         ranks: Dict[str, Dict[str, float]] = {}
         for item in self.watched.values():
             total = ranks.setdefault(str(item.rank), {"rss_mib": 0.0, "cpu_s": 0.0})
-            for key, value in processes.usage(item.pid).items():
-                total[key] = round(total[key] + value, 1)
+            seen = processes.usage(item.pid)
+            total["rss_mib"] = round(total["rss_mib"] + seen.rss_mib, 1)
+            total["cpu_s"] = round(total["cpu_s"] + seen.user_s + seen.system_s, 1)
         self.sampled = {int(rank): total["rss_mib"] for rank, total in ranks.items()}
         self.emit("sample", ranks=ranks, shm_free_mib=processes.shm_free_mib())
 
     def _beat(self) -> None:
         ranks: Dict[str, Dict[str, Any]] = {}
+        memory: Dict[int, float] = {}
+        with_children = {item.rank for pid, item in self.watched.items() if pid not in self.mains}
         for item in self.watched.values():
             own = ranks.setdefault(str(item.rank), {"u": 0.0, "s": 0.0, "n": 0, "st": ""})
-            seen = processes.activity(item.pid)
-            own["u"] = round(own["u"] + seen["user_s"], 2)
-            own["s"] = round(own["s"] + seen["system_s"], 2)
+            seen = processes.usage(item.pid)
+            own["u"] = round(own["u"] + seen.user_s, 2)
+            own["s"] = round(own["s"] + seen.system_s, 2)
             # The server's own threads nap all the time; what computes below it does not unless it waits.
-            own["n"] += 0 if item.pid in self.mains and self._has_children(item.rank) else seen["naps"]
-            own["st"] += seen["state"]
-        if any(total > self.sampled.get(rank, total) * GROWTH + GROWTH_MIB for rank, total in self._memory().items()):
+            if item.pid not in self.mains or item.rank not in with_children:
+                own["n"] += processes.naps(item.pid)
+            own["st"] += seen.state
+            memory[item.rank] = memory.get(item.rank, 0.0) + seen.rss_mib
+        if any(total > self.sampled.get(rank, total) * GROWTH + GROWTH_MIB for rank, total in memory.items()):
             # Whoever kills the rank will not wait for the next sample.
             self._sample()
         for rank, own in ranks.items():
@@ -222,15 +227,6 @@ class Agent:
             if complaint is not None:
                 self.emit("complaint", rank=complaint.rank, text=complaint.text)
         self._tell(journal.record("beat", node=self.node, ranks=ranks))
-
-    def _memory(self) -> Dict[int, float]:
-        totals: Dict[int, float] = {}
-        for item in self.watched.values():
-            totals[item.rank] = totals.get(item.rank, 0.0) + processes.usage(item.pid)["rss_mib"]
-        return totals
-
-    def _has_children(self, rank: int) -> bool:
-        return any(item.rank == rank and item.pid not in self.mains for item in self.watched.values())
 
     def _wait(self) -> None:
         eager = self.stopping or time.monotonic() - self.last_new < EAGER_S or len(self._mains()) < self.options.ranks

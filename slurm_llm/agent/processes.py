@@ -3,7 +3,7 @@
 import os
 import signal
 import socket
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
+from typing import Dict, Iterable, List, NamedTuple, Optional, Set
 
 TAG = "LLMRUN_TAG"
 RANK = "LLMRUN_RANK"
@@ -147,30 +147,34 @@ def shared_files(pid: int) -> Set[str]:
     return files
 
 
-def usage(pid: int) -> Dict[str, float]:
-    """Return resident memory in MiB and CPU time in seconds."""
-    fields = stat_fields(pid)
-    if len(fields) < 22:
-        return {"rss_mib": 0.0, "cpu_s": 0.0}
-    ticks = os.sysconf("SC_CLK_TCK")
-    page_mib = os.sysconf("SC_PAGE_SIZE") / 1048576.0
-    return {"rss_mib": int(fields[21]) * page_mib, "cpu_s": (int(fields[11]) + int(fields[12])) / ticks}
+class Usage(NamedTuple):
+    """What a process holds and has spent; all zero and `X` when it is gone."""
+
+    rss_mib: float
+    user_s: float
+    system_s: float
+    state: str
 
 
-def activity(pid: int) -> Dict[str, Any]:
-    """Return CPU seconds in user and system mode, voluntary naps of the main thread, and the state's letter.
+def usage(pid: int) -> Usage:
+    """Return resident memory in MiB, CPU seconds in user and system mode, and the state's letter.
 
-    proc(5): `stat` fields 3, 14 and 15 of the whole process, `voluntary_ctxt_switches` of its main thread.
+    proc(5): `stat` fields 24, 14, 15 and 3, of the whole process.
     """
     fields = stat_fields(pid)
     if len(fields) < 22:
-        return {"user_s": 0.0, "system_s": 0.0, "naps": 0, "state": "X"}
+        return Usage(0.0, 0.0, 0.0, "X")
     ticks = os.sysconf("SC_CLK_TCK")
-    naps = 0
+    page_mib = os.sysconf("SC_PAGE_SIZE") / 1048576.0
+    return Usage(int(fields[21]) * page_mib, int(fields[11]) / ticks, int(fields[12]) / ticks, fields[0])
+
+
+def naps(pid: int) -> int:
+    """Return how often the main thread has waited of its own will (`voluntary_ctxt_switches` in proc(5))."""
     for row in _read("/proc/%d/status" % pid).splitlines():
         if row.startswith(b"voluntary_ctxt_switches:"):
-            naps = int(row.split()[1])
-    return {"user_s": int(fields[11]) / ticks, "system_s": int(fields[12]) / ticks, "naps": naps, "state": fields[0]}
+            return int(row.split()[1])
+    return 0
 
 
 def node_name() -> str:
