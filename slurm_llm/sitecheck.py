@@ -318,7 +318,7 @@ def plan_check(wanted: Wanted, site: Site, name: str, time: str | None, around: 
 def _with_mpi(profile: SiteProfile, name: str) -> SiteProfile:
     """Return the profile with an MPI type: many engines need none, the rehearsal engine is not planned without."""
     launcher, partition = profile.for_partition(name).launcher, profile.partitions[name]
-    if launcher.mpi is not None or launcher.command != "srun":
+    if launcher.mpi is not None or not launcher.by_srun:
         return profile
     changed = partition.model_copy(update={"launcher": launcher.model_copy(update={"mpi": "none"})})
     return profile.model_copy(update={"partitions": {**profile.partitions, name: changed}})

@@ -89,9 +89,8 @@ def _of_srun(site: SiteProfile, runtime: Runtime) -> Iterator[Problem]:
     if site.container.program is not None:
         what = f"{runtime.name} has no program: srun enters the container"
         yield Problem("container.program", what, todo="leave it out")
-    command = site.launcher.command
-    if command.split()[0].rpartition("/")[2] != "srun":
-        what = f"'{command}' starts the ranks, and {runtime.name} is entered through options of srun"
+    if not site.launcher.by_srun:
+        what = f"'{site.launcher.command}' starts the ranks, and {runtime.name} is entered through options of srun"
         yield Problem("launcher.command", what, "srun", "use it, or another container runtime")
 
 

@@ -129,7 +129,7 @@ def _kill_wait(profile: SiteProfile, facts: ClusterFacts) -> Row | None:
 
 def _mpi(profile: SiteProfile, facts: ClusterFacts) -> Row | None:
     told, key = profile.launcher.mpi, "launcher.mpi"
-    if profile.launcher.command != "srun" or not facts.mpi_types:
+    if not profile.launcher.by_srun or not facts.mpi_types:
         return None
     offered = ", ".join(facts.mpi_types)
     if told is None:

@@ -43,11 +43,11 @@ def check_engine(spec: JobSpec, site: SiteProfile, engine: Engine, sizes: Parall
     """Return what is wrong with the engine's own arguments, and what the site lacks for its launch."""
     problems = engine.check(spec, sizes)
     launcher = site.launcher
-    if engine.needs_mpi and launcher.mpi is None and launcher.command == "srun":
+    if engine.needs_mpi and launcher.mpi is None and launcher.by_srun:
         what = f"site {site.name} names no MPI type, and the {engine.launch} launch forms an MPI world"
         todo = "set launcher.mpi in the profile (see `srun --mpi=list`)"
         problems.append(Problem("launcher.mpi", what, "pmix, pmix_v4, pmi2, …", todo))
-    if spec.replicas > 1 and launcher.command != "srun":
+    if spec.replicas > 1 and not launcher.by_srun:
         what = f"site {site.name} starts ranks with {launcher.command.split()[0]}, which cannot start several instances"
         problems.append(Problem("replicas", what, "1", "submit one job for each instance"))
     return problems

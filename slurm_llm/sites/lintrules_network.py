@@ -21,7 +21,7 @@ _SHARED_PATHS = ("logs", "images", "models", "hf_home")
 def several_nodes_without_mpi(queue: Queue) -> Iterator[Hit]:
     """MpiDefault is none in every release unless the site changes it, and then no two ranks find each other."""
     launcher = queue.site.launcher
-    if queue.view.profile.base or launcher.command != "srun" or not _takes_several_nodes(queue):
+    if queue.view.profile.base or not launcher.by_srun or not _takes_several_nodes(queue):
         return
     if launcher.mpi is None:
         path = queue.at("launcher") if queue.view.given("launcher") else ()

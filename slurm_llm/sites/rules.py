@@ -87,6 +87,11 @@ class Launcher(Section):
     mpi: NonEmpty | None = None
     step: Step = Step()
 
+    @property
+    def by_srun(self) -> bool:
+        """Whether srun starts the ranks."""
+        return self.command == "srun"
+
 
 class Rendezvous(Section):
     """What MASTER_ADDR is: the first node's name with `suffix`, or the address of `network.interface` there."""
