@@ -6,16 +6,14 @@ its own journal, `job.jsonl`: a note to stop, and one that every server step has
 
 import json
 import os
-import queue
 import select
 import signal
 import subprocess
 import sys
-import threading
 import time
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional
 
-from . import fold, journal, nodes, probe, watchdog
+from . import fold, journal, nodes, probe, prober, watchdog
 
 TICK_S = 0.2
 SETTLE_S = 0.3
@@ -24,7 +22,6 @@ SUSPECT_S = 4.5
 """How long a rank is looked for that holds up the others, once the model does not answer."""
 COMPLAINT_S = 2.0
 """How long a rank whose model failed has for an end of its own, which says more."""
-HEALTH_S = 1.0
 HELLO_S = 10.0
 GIVE_UP_S = 5.0
 """How long the agents of the living nodes have for an end, once another node is lost."""
@@ -50,7 +47,6 @@ class Head:
         limits = {name: float(self.plan[name]) for name in watchdog.Limits._fields}
         self.watchdog = watchdog.Watchdog(watchdog.Limits(**limits))
         self.alive = nodes.Nodes()
-        self.silent: Dict[int, bool] = {}
         self.gave_up = False
         self.give_up_at: Optional[float] = None
         self.suspicion: Optional[watchdog.Stall] = None
@@ -59,9 +55,7 @@ class Head:
         self.complained_at = 0.0
         self.nodes = int(self.plan["allocation"]["nodes"])
         self.order: Optional[str] = None
-        self.leaders: Dict[int, probe.Leader] = {}
-        self.answers: "queue.Queue[Tuple[probe.Leader, probe.Answer]]" = queue.Queue()
-        self.answered: Set[int] = set()
+        self.prober = prober.Prober(self.plan["server"]["model_name"], self.plan["probe"], self.watchdog.limits)
         self.last_answer = "none"
         self.state = ""
         self.failed_at: Optional[float] = None
@@ -187,50 +181,26 @@ class Head:
 
     def _meet(self, item: journal.Record) -> None:
         instance = self.instance_of.get(item["rank"])
-        if instance is None or instance in self.leaders:
+        if instance is None or instance in self.prober.leaders:
             return
         given = item["ports"]
         host = item["node"] if item.get("address") in (None, "0.0.0.0", "::") else item["address"]
         leader = probe.Leader(instance, host, int(given["http"]), int(given["grpc"] or 0), int(given["metrics"] or 0))
-        self.leaders[instance] = leader
         self.note("leader", instance=instance, node=item["node"], host=host, http=leader.http)
-        threading.Thread(target=self._probe, args=(leader,), daemon=True).start()
-
-    def _probe(self, leader: probe.Leader) -> None:
-        """Ask until one generation is answered; then for health, and now and then for a generation (in a thread)."""
-        path, body = self.plan["probe"]["path"], self.plan["probe"]["body"]
-        limits, pause, next_at = self.watchdog.limits, 0.1, 0.0
-        while True:
-            answer = probe.ready(leader.host, leader.http)
-            if answer.ok and time.monotonic() >= next_at:
-                before = self._count(leader)
-                answer = probe.generate(leader.host, leader.http, path, body, limits.answer_s)
-                if answer.ok:
-                    self.answered.add(leader.instance)
-                    pause, next_at = HEALTH_S, time.monotonic() + limits.probe_s
-                elif leader.instance in self.answered:
-                    # Some models count a request as it comes in, others as it is answered: ours may be one.
-                    busy = (self._count(leader) or 0) - (before or 0) > 1
-                    self.silent[leader.instance] = busy
-            self.answers.put((leader, answer))
-            time.sleep(pause)
-
-    def _count(self, leader: probe.Leader) -> Optional[int]:
-        return probe.requests_answered(leader.host, leader.http, self.plan["server"]["model_name"])
+        self.prober.follow(leader)
 
     def _take_answers(self) -> None:
-        while not self.answers.empty():
-            leader, answer = self.answers.get()
+        for leader, answer in self.prober.take():
             self.last_answer = str(answer.status or answer.body)
-            if leader.instance not in self.answered or self.asked or self.failed_at is not None:
+            if leader.instance not in self.prober.answered or self.asked or self.failed_at is not None:
                 continue
             stall = self.watchdog.health(leader.instance, answer, time.monotonic())
-            busy = self.silent.pop(leader.instance, None)
+            busy = self.prober.silent.pop(leader.instance, None)
             if stall is None and busy is not None:
                 stall = self.watchdog.silence(leader.instance, busy)
             if stall is not None:
                 self._suspect(stall)
-            elif answer.ok and len(self.answered) == len(self.plan["instances"]):
+            elif answer.ok and len(self.prober.answered) == len(self.plan["instances"]):
                 self._serve()
             elif not answer.ok and self.state == "READY":
                 said = answer.status or answer.body
@@ -299,7 +269,7 @@ class Head:
                     "grpc": "%s:%d" % (leader.host, leader.grpc),
                     "metrics": "http://%s:%d/metrics" % (leader.host, leader.metrics),
                 }
-                for _, leader in sorted(self.leaders.items())
+                for _, leader in sorted(self.prober.leaders.items())
             ],
         }
         journal.write_once(path, json.dumps(value, indent=1) + "\n")
