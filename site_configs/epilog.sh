@@ -23,8 +23,8 @@ as_user() {
 
 # find looks at names and owners without following links; rm goes into no link and no other file system.
 cd /dev/shm 2>/dev/null &&
-    as_user find . -maxdepth 1 ! -type d -uid "$uid" -regextype posix-extended -regex "\./llm${job}a[0-9]+r[0-9]+_[^/]*" \
-        -delete
+    as_user find . -maxdepth 1 -uid "$uid" -regextype posix-extended -regex "\./llm${job}a[0-9]+r[0-9]+_[^/]*" \
+        -exec rm -rf --one-file-system -- {} +
 for folder in "${folders[@]}" "$@"; do
     cd "$folder" 2>/dev/null || continue
     as_user find . -maxdepth 1 -type d -uid "$uid" -regextype posix-extended -regex "\./llmrun-${job}\.[0-9]+" \

@@ -27,8 +27,12 @@ def shm_prefix(tag: str) -> str:
 
 
 def _unlink(path: str) -> bool:
+    """Remove a region, or a folder of them."""
     try:
-        os.unlink(path)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
     except OSError:
         return False
     return True

@@ -88,18 +88,21 @@ def test_exit_codes_in_words(code: int, words: str) -> None:
 
 
 def test_only_this_runs_leftovers_go(tmp_path: Path) -> None:
-    """Regions and folder of the run go, a neighbour's stay, whose tag begins alike."""
+    """Regions, MPI's own folder of them, and the folder of the run go; a neighbour's stay, whose tag begins alike."""
     shm = Path("/dev/shm")
     job, _, attempt = TAG.partition(".")
     own, other = shm / f"llm{job}a{attempt}r0_abc", shm / f"llm{job}a{attempt}1r0_abc"
+    of_mpi = shm / f"llm{job}a{attempt}r0_mpi"
+    of_mpi.mkdir()
+    (of_mpi / "vader_segment.node.0").write_text("")
     folder, neighbour = tmp_path / f"llmrun-{TAG}", tmp_path / f"llmrun-{TAG}1"
     for path in (own, other):
         path.write_text("")
     for path in (folder, neighbour):
         path.mkdir()
     try:
-        assert leftovers.remove(TAG, str(tmp_path), ()) >= 2
-        assert [path.exists() for path in (own, other, folder, neighbour)] == [False, True, False, True]
+        assert leftovers.remove(TAG, str(tmp_path), ()) >= 3
+        assert [path.exists() for path in (own, other, folder, neighbour, of_mpi)] == [False, True, False, True, False]
     finally:
         other.unlink()
 

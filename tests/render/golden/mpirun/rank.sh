@@ -45,6 +45,11 @@ export TMPDIR="${TMPDIR-$base}"
 # A prefix of its own for every job, attempt and rank: servers that share /dev/shm and a prefix collide before
 # Triton 24.04, and the leftovers of a killed one are told apart from its neighbours' by it.
 prefix="llm${LLMRUN_TAG%.*}a${LLMRUN_TAG#*.}r${rank}_"
+# Open MPI's shared memory bears the same mark, so that what a killed rank leaves is known by name.
+if mkdir -p "/dev/shm/${prefix}mpi" 2>/dev/null; then
+    export OMPI_MCA_btl_vader_backing_directory="${OMPI_MCA_btl_vader_backing_directory-/dev/shm/${prefix}mpi}"
+    export OMPI_MCA_btl_sm_backing_directory="${OMPI_MCA_btl_sm_backing_directory-/dev/shm/${prefix}mpi}"
+fi
 
 for home in /opt/tritonserver "$LLMRUN_RUN/triton"; do
     [[ -x $home/bin/tritonserver ]] && break
@@ -110,5 +115,5 @@ printf '%(%Y-%m-%d %H:%M:%S)T slurm_llm: rank %d: the engine ended with exit cod
 event exit ",\"code\":$code"
 kill -KILL -- "-$engine" 2>/dev/null
 rm -rf "$place"
-rm -f "/dev/shm/$prefix"*
+rm -rf "/dev/shm/$prefix"*
 exit "$code"
