@@ -27,6 +27,7 @@ from slurm_llm.rundir import (
     PROBE_SCRIPT,
     RANK_SCRIPT,
     REPOSITORY,
+    REPOSITORY_RECIPE,
     TRITON,
 )
 from slurm_llm.surroundings import expand
@@ -67,6 +68,8 @@ def render(plan: Plan, target: Target) -> dict[str, str]:
     files.update({f"{AGENT}/{name}": text for name, text in agent_files().items()})
     files[f"{AGENT}/{KNOWN_ERRORS}"] = json.dumps(load_known_errors(), indent=0) + "\n"
     files.update({f"{REPOSITORY}/{path}": text for path, text in _repository(plan, templates).items()})
+    if plan.server.image_files:
+        files[REPOSITORY_RECIPE] = _recipe(plan, target)
     return files
 
 
@@ -88,6 +91,15 @@ def render_probe(plan: Plan, target: Target) -> dict[str, str]:
     return files
 
 
+def _recipe(plan: Plan, target: Target) -> str:
+    """Return what agent/repository.py reads: the run's own repository, and what is taken from the image."""
+    files = [
+        {"path": one.path, "sources": one.sources, "fill": dict(one.fill), "append": one.append}
+        for one in plan.server.image_files
+    ]
+    return json.dumps({"own": f"{target.run_dir}/{REPOSITORY}", "files": files}, indent=1) + "\n"
+
+
 def _repository(plan: Plan, templates: jinja2.Environment) -> dict[str, str]:
     assets = rehearsal_files()
     server = plan.server
@@ -98,6 +110,8 @@ def _repository(plan: Plan, templates: jinja2.Environment) -> dict[str, str]:
             made[file.path] = _filled(templates, file.template, **variables)
         elif file.asset is not None:
             made[file.path] = assets[file.asset]
+        elif file.text is not None:
+            made[file.path] = file.text
     return made
 
 
@@ -200,8 +214,17 @@ def _rank_variables(plan: Plan, target: Target) -> dict[str, object]:
     folder = "" if plan.container is not None else target.python.rpartition("/")[0]
     # LLMRUN_TAG is <job id>.<attempt>.
     prefix = plan.shm_prefix.format(job_id="${LLMRUN_TAG%.*}", attempt="${LLMRUN_TAG#*.}", rank="${rank}")
-    common = {"repository": REPOSITORY, "triton": TRITON, "python_first": folder}
-    return {"homes": homes, "shm_prefix": prefix, **common}
+    own = plan.allocation
+    sharing = own.instances_per_node > 1 and own.gpus.per_node > 0
+    return {
+        "homes": homes,
+        "shm_prefix": prefix,
+        "repository": REPOSITORY,
+        "recipe": REPOSITORY_RECIPE,
+        "triton": TRITON,
+        "python_first": folder,
+        "slots": own.ranks_per_node // own.instances_per_node * own.gpus_per_rank if sharing else 0,
+    }
 
 
 def slurm_pattern(path: str) -> str:

@@ -27,6 +27,7 @@ from slurm_llm.schema import Section, apply_settings, validate
 from slurm_llm.yamlio import Document, Tree, load_document, parse_document
 
 EngineName = Literal["llmapi", "tensorrtllm", "vllm", "rehearsal"]
+LaunchName = Literal["leader", "llmapi_launch", "orchestrator", "single", "ray"]
 
 MAX_NAME_BYTES = 1024
 """Slurm's own limit of a job name."""
@@ -147,6 +148,8 @@ class JobSpec(Section):
 
     name: Annotated[NonEmpty, AfterValidator(_job_name)]
     engine: EngineName
+    launch: LaunchName | None = None
+    """How the engine's ranks start; left out, the engine's usual way for these sizes."""
     model: NonEmpty | None = None
     tensor_parallel_size: Size = 1
     pipeline_parallel_size: Size = 1

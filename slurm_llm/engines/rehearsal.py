@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from slurm_llm.engines.types import Engine, ProbePlan, RepositoryFile, ServerPlan, SiteServer
+from slurm_llm.engines.types import LEADER, Engine, Launch, ProbePlan, RepositoryFile, ServerPlan, SiteServer
 from slurm_llm.errors import Problem, did_you_mean
 from slurm_llm.rehearsal.faults import FORM, Complaint, Fault, join_faults, misfits, read_fault
 from slurm_llm.spec import JobSpec
@@ -18,7 +18,11 @@ FAULT = "fault"
 ASSETS = ("engine.py", "faults.py", "layers.py", "layout.py", "model.py", "strikes.py", "texts.py", "world.py")
 
 
-def _check(spec: JobSpec, sizes: ParallelSizes) -> list[Problem]:
+def _launch(_spec: JobSpec, _sizes: ParallelSizes) -> Launch:
+    return LEADER
+
+
+def _check(spec: JobSpec, sizes: ParallelSizes, _image: str | None) -> list[Problem]:
     known = (*ARGUMENTS, FAULT)
     problems = []
     for name in spec.engine_args:
@@ -97,4 +101,4 @@ def _probe(server: ServerPlan) -> ProbePlan:
     return ProbePlan(f"/v2/models/{server.model_name}/generate", body)
 
 
-ENGINE = Engine("rehearsal", "leader", True, _check, _server, _probe)
+ENGINE = Engine("rehearsal", _launch, _check, _server, _probe)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from slurm_llm.errors import Problem
 from slurm_llm.spec import JobSpec
@@ -11,12 +12,51 @@ from slurm_llm.topology import ParallelSizes
 
 
 @dataclass(frozen=True)
+class Launch:
+    """How an engine's ranks start.
+
+    With `rank_per_gpu` each GPU has a rank of its own; else one rank a node holds all GPUs of the instance there.
+    `needs_mpi`: the ranks form an MPI world. `one_node`: an instance cannot go beyond a node. `workers_serve`: what runs
+    in ranks above 0 is a tritonserver too.
+    """
+
+    name: str
+    rank_per_gpu: bool = True
+    needs_mpi: bool = True
+    one_node: bool = False
+    workers_serve: bool = True
+
+
+LEADER = Launch("leader")
+LLMAPI_LAUNCH = Launch("llmapi_launch", workers_serve=False)
+ORCHESTRATOR = Launch("orchestrator", rank_per_gpu=False, one_node=True)
+SINGLE = Launch("single", rank_per_gpu=False, needs_mpi=False, one_node=True)
+RAY = Launch("ray", rank_per_gpu=False, needs_mpi=False, workers_serve=False)
+
+
+@dataclass(frozen=True)
 class RepositoryFile:
-    """One file of the Triton model repository: made from the Jinja `template`, or copied from the packaged `asset`."""
+    """One file of the Triton model repository: the Jinja `template` filled, the packaged `asset`, or `text` itself."""
 
     path: str
     template: str | None = None
     asset: str | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """One file of the repository that is taken from the image, or a folder with all that it holds, as the job starts.
+
+    The first of `sources` (absolute paths where the ranks run) that exists is copied to `path`. `fill` are values for
+    `${name}` in it, as NVIDIA's fill_template.py does: an unknown name is an error, what is not named stays. `append`
+    is added at the end.
+    """
+
+    path: str
+    sources: tuple[str, ...]
+    fill: tuple[tuple[str, str], ...] = ()
+    append: str = ""
 
 
 @dataclass(frozen=True)
@@ -25,6 +65,8 @@ class ServerPlan:
 
     `arguments` go to every rank; the leader adds its ports, workers add `worker_arguments`. `home` is a folder with
     `bin/tritonserver`; None looks in the places that rank.sh names. `parameters` fill the repository's templates.
+    `wrapper` are words before tritonserver's own. `env` are variables of every rank that the engine needs, unless spec
+    or site set them.
     """
 
     model_name: str
@@ -34,6 +76,9 @@ class ServerPlan:
     exit_timeout_s: int
     repository: tuple[RepositoryFile, ...]
     parameters: dict[str, str]
+    image_files: tuple[ImageFile, ...] = ()
+    wrapper: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,19 +91,62 @@ class ProbePlan:
 
 @dataclass(frozen=True)
 class SiteServer:
-    """What the site adds to the server: where it lies, and how long it may take to stop."""
+    """What the site adds to the server: where it lies, how long it may take to stop, and the image as it is named.
+
+    `gpus_per_node` are those of one instance on each of its nodes.
+    """
 
     home: str | None
     exit_timeout_s: int
+    image: str | None = None
+    gpus_per_node: int = 1
+
+
+class Look(Protocol):
+    """Reading what lies where the job is submitted; every method returns None for what is not there or unreadable."""
+
+    def text(self, path: str) -> str | None:
+        """Return the start of a text file, at most 16 MiB."""
+
+    def names(self, path: str) -> tuple[str, ...] | None:
+        """Return the sorted names in a folder."""
+
+    def size(self, path: str) -> int | None:
+        """Return a file's size in bytes."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of the job's partition; None where the profile does not say."""
+
+    memory_gb: int | None = None
+    type: str | None = None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an engine finds in the files of its model: faults that refuse the job, and remarks."""
+
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
+    facts: tuple[tuple[str, str], ...] = field(default=())
+    """Name and value in words, for `plan` to show: weights, KV cache a token, tokens that fit."""
+
+
+def find_nothing(_spec: JobSpec, _sizes: ParallelSizes, _look: Look, _gpu: Gpu) -> Findings:
+    """Return no findings: an engine without files."""
+    return Findings()
 
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine: `check` names what is wrong with its own arguments, `server` and `probe` say how it starts."""
+    """An engine. `check` names what is wrong with its own arguments for the image (None: no container), `launch` says
+    how ranks start, `server` and `probe` what they run; `inspect` reads the model's files before anything is submitted.
+    """
 
     name: str
-    launch: str
-    needs_mpi: bool
-    check: Callable[[JobSpec, ParallelSizes], list[Problem]]
+    launch: Callable[[JobSpec, ParallelSizes], Launch]
+    check: Callable[[JobSpec, ParallelSizes, str | None], list[Problem]]
     server: Callable[[JobSpec, ParallelSizes, SiteServer], ServerPlan]
     probe: Callable[[ServerPlan], ProbePlan]
+    inspect: Callable[[JobSpec, ParallelSizes, Look, Gpu], Findings] = find_nothing

@@ -15,8 +15,10 @@ def build_allocation(spec: JobSpec, site: SiteProfile, partition: Partition, lay
     return Allocation(
         nodes=layout.nodes,
         ranks_per_node=layout.ranks_per_node,
+        gpus_per_rank=layout.gpus_per_rank,
+        instances_per_node=layout.instances_per_node,
         gpus=_gpus(partition, layout),
-        cpus_per_rank=cpus_per_rank(spec, partition),
+        cpus_per_rank=cpus_per_rank(spec, partition, layout.gpus_per_rank),
         cpu_style=_cpu_style(partition),
         memory=_memory(spec, partition, layout),
         time=choose_time(spec, partition, layout.nodes),
@@ -50,7 +52,7 @@ def _both(site: str | None, spec: str | None) -> str | None:
 
 def takes_whole_nodes(partition: Partition, layout: Layout) -> bool:
     """Return whether no other job can share the job's nodes."""
-    full = 0 < partition.gpus_per_node <= layout.ranks_per_node
+    full = 0 < partition.gpus_per_node <= layout.gpus_per_node
     return full or partition.whole_node or partition.exclusive is True
 
 
@@ -58,7 +60,7 @@ def _gpus(partition: Partition, layout: Layout) -> Gpus:
     request = partition.gpu_request
     step = request.style if request.step == "same" else request.step
     whole = partition.whole_node and request.style != "gpus_per_task"
-    count = partition.gpus_per_node if whole else layout.ranks_per_node
+    count = partition.gpus_per_node if whole else layout.gpus_per_node
     wanted = partition.gpus_per_node > 0 and (request.style != "none" or step != "none")
     kind = partition.gpu.slurm_type if request.typed else None
     return Gpus(count if wanted else 0, request.style, step, kind, request.name)
@@ -78,7 +80,7 @@ def _memory(spec: JobSpec, partition: Partition, layout: Layout) -> str | None:
         return None
     if own.style == "mem_per_gpu" and _asks_for_gpus(partition):
         return f"--mem-per-gpu={own.per_rank}"
-    return f"--mem={format_mem(parse_mem_mib(own.per_rank) * layout.ranks_per_node)}"
+    return f"--mem={format_mem(parse_mem_mib(own.per_rank) * layout.gpus_per_node)}"
 
 
 def _partition(partition: Partition) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from slurm_llm.containers import plan_container
 from slurm_llm.containers.types import ContainerPlan
-from slurm_llm.engines.types import Engine, SiteServer
+from slurm_llm.engines.types import LEADER, Engine, Launch, SiteServer
 from slurm_llm.errors import PlanError, Problem
 from slurm_llm.plan.allocation import build_allocation
 from slurm_llm.plan.checks import check_engine, check_partition, check_site, choose_engine, choose_partition
@@ -48,6 +48,7 @@ class _Decided:
     """What planning has settled; `site` is the profile as it is for `partition`."""
 
     engine: Engine
+    launch: Launch
     site: SiteProfile
     partition: Partition
     sizes: ParallelSizes
@@ -74,8 +75,8 @@ def build_plan(spec: JobSpec, site: SiteProfile, version: SlurmVersion | None = 
 
 def _compose(spec: JobSpec, own: _Decided, version: SlurmVersion | None) -> Plan:
     site, sizes = own.site, own.sizes
-    instances, ranks = _place(sizes, own.layout, spec.replicas)
-    server = own.engine.server(spec, sizes, _site_server(spec, site))
+    instances, ranks = _place(sizes, own.layout, spec.replicas, own.launch)
+    server = own.engine.server(spec, sizes, _site_server(spec, own))
     low, high = (int(port) for port in site.network.ports.split("-"))
     return Plan(
         schema=PLAN_SCHEMA,
@@ -85,14 +86,14 @@ def _compose(spec: JobSpec, own: _Decided, version: SlurmVersion | None) -> Plan
         slurm=None if version is None else str(version),
         engine=spec.engine,
         model=spec.model,
-        launch=own.engine.launch,
+        launch=own.launch.name,
         sizes=sizes,
         replicas=spec.replicas,
         allocation=build_allocation(spec, site, own.partition, own.layout),
         instances=instances,
         ranks=ranks,
-        groups=group_tables(sizes),
-        step=_step(site),
+        groups=group_tables(sizes) if own.launch.rank_per_gpu else {},
+        step=_step(site, own.launch),
         container=own.container,
         server=server,
         ports=PortPlan(low, high, spec.triton.http_port, spec.triton.grpc_port, spec.triton.metrics_port),
@@ -107,7 +108,8 @@ def _compose(spec: JobSpec, own: _Decided, version: SlurmVersion | None) -> Plan
         master=build_master(site),
         interface=site.network.interface,
         gpu_clocks=spec.gpu_clocks,
-        preflight_mpi=site.preflight.mpi if spec.preflight.mpi is None else spec.preflight.mpi,
+        preflight_mpi=own.launch.needs_mpi
+        and (site.preflight.mpi if spec.preflight.mpi is None else spec.preflight.mpi),
         dev_shm_mib=spec.preflight.dev_shm_mib,
         kill_wait_s=site.slurm.kill_wait_s,
         ready_s=round(spec.timeouts.ready_s * site.startup.timeout_factor) + site.startup.boot_s,
@@ -124,11 +126,11 @@ def _compose(spec: JobSpec, own: _Decided, version: SlurmVersion | None) -> Plan
     )
 
 
-def _step(site: SiteProfile) -> StepPlan:
+def _step(site: SiteProfile, launch: Launch) -> StepPlan:
     launcher = site.launcher
     return StepPlan(
         command=launcher_words(launcher.command),
-        mpi=launcher.mpi,
+        mpi=launcher.mpi if launch.needs_mpi else "none",
         cpu_bind=launcher.step.cpu_bind,
         gpu_bind=launcher.step.gpu_bind,
         wait_s=launcher.step.wait_s,
@@ -144,26 +146,36 @@ def _decide(spec: JobSpec, whole: SiteProfile, version: SlurmVersion | None) -> 
     site = whole if name is None else whole.for_partition(name)
     partition = None if name is None else site.partitions[name]
     sizes = build_sizes(spec, problems)
-    if engine is not None:
-        problems += check_engine(spec, site, engine, sizes)
-    problems += check_site(spec, site)
-    problems += check_forbidden(spec, site)
-    layout = None if partition is None else build_layout(spec, sizes, partition, problems)
-    if partition is not None:
-        problems += check_partition(spec, partition, layout, version)
     environment = build_environment(spec, site)
     names = tuple(name for name, _ in environment.set)
     gpus = partition is not None and partition.gpus_per_node > 0
-    container = plan_container(spec, site, gpus, names, problems)
+    in_container: list[Problem] = []
+    container = plan_container(spec, site, gpus, names, in_container)
+    if engine is not None:
+        problems += check_engine(spec, site, engine, sizes, None if container is None else container.image)
+    problems += check_site(spec, site)
+    problems += check_forbidden(spec, site)
+    launch = LEADER if engine is None else engine.launch(spec, sizes)
+    shares = version is None or version.overlap_shares_gres
+    layout = None if partition is None else build_layout(spec, sizes, partition, launch, problems, shares)
+    if partition is not None:
+        problems += check_partition(spec, partition, layout, version)
+    problems += in_container
     if engine is None or partition is None or layout is None or problems:
         raise PlanError(problems)
-    return _Decided(engine, site, partition, sizes, layout, environment, container)
+    return _Decided(engine, launch, site, partition, sizes, layout, environment, container)
 
 
-def _site_server(spec: JobSpec, site: SiteProfile) -> SiteServer:
+def _site_server(spec: JobSpec, own: _Decided) -> SiteServer:
+    site = own.site
     # Triton must give up waiting before Slurm kills it, or its shared memory stays behind.
     longest = max(1, min(3, site.slurm.kill_wait_s - 1), site.slurm.kill_wait_s - 5)
-    return SiteServer(spec.triton.server or site.triton.server, spec.triton.exit_timeout_s or longest)
+    return SiteServer(
+        home=spec.triton.server or site.triton.server,
+        exit_timeout_s=spec.triton.exit_timeout_s or longest,
+        image=None if own.container is None else own.container.image,
+        gpus_per_node=own.layout.gpus_per_instance_node,
+    )
 
 
 def _joined(*texts: str | None) -> str | None:
@@ -171,24 +183,27 @@ def _joined(*texts: str | None) -> str | None:
 
 
 def _place(
-    sizes: ParallelSizes, layout: Layout, replicas: int
+    sizes: ParallelSizes, layout: Layout, replicas: int, launch: Launch
 ) -> tuple[tuple[InstancePlan, ...], tuple[RankPlan, ...]]:
-    world = sizes.world_size
+    world = layout.nodes_per_instance * layout.ranks_per_node // layout.instances_per_node
     instances, ranks = [], []
     for index in range(replicas):
-        first_node, first_rank = index * layout.nodes_per_instance, index * world
+        first_node = index * layout.nodes_per_instance // layout.instances_per_node
+        first_slot = index % layout.instances_per_node * layout.gpus_per_instance_node
+        first_rank = index * world
         instances.append(InstancePlan(index, first_node, layout.nodes_per_instance, first_rank, first_rank))
+        each = world // layout.nodes_per_instance
         for own in range(world):
-            local = own % layout.ranks_per_node
+            slot = first_slot + own % each * layout.gpus_per_rank
             ranks.append(
                 RankPlan(
                     rank=first_rank + own,
                     instance=index,
                     instance_rank=own,
-                    node=first_node + own // layout.ranks_per_node,
-                    local=local,
-                    gpus=(local,),
-                    at=coordinates(own, sizes),
+                    node=first_node + own // each,
+                    local=own % each,
+                    gpus=tuple(range(slot, slot + layout.gpus_per_rank)),
+                    at=coordinates(own if launch.rank_per_gpu else 0, sizes),
                     role="worker" if own else "leader",
                 )
             )

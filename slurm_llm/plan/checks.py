@@ -39,12 +39,14 @@ def choose_partition(spec: JobSpec, site: SiteProfile, problems: list[Problem]) 
     return None
 
 
-def check_engine(spec: JobSpec, site: SiteProfile, engine: Engine, sizes: ParallelSizes) -> list[Problem]:
+def check_engine(
+    spec: JobSpec, site: SiteProfile, engine: Engine, sizes: ParallelSizes, image: str | None
+) -> list[Problem]:
     """Return what is wrong with the engine's own arguments, and what the site lacks for its launch."""
-    problems = engine.check(spec, sizes)
-    launcher = site.launcher
-    if engine.needs_mpi and launcher.mpi is None and launcher.by_srun:
-        what = f"site {site.name} names no MPI type, and the {engine.launch} launch forms an MPI world"
+    problems = engine.check(spec, sizes, image)
+    launcher, launch = site.launcher, engine.launch(spec, sizes)
+    if launch.needs_mpi and launcher.mpi is None and launcher.by_srun:
+        what = f"site {site.name} names no MPI type, and the {launch.name} launch forms an MPI world"
         todo = "set launcher.mpi in the profile (see `srun --mpi=list`)"
         problems.append(Problem("launcher.mpi", what, "pmix, pmix_v4, pmi2, …", todo))
     if spec.replicas > 1 and not launcher.by_srun:
@@ -92,8 +94,8 @@ def check_partition(
 
 
 def _check_cpus(spec: JobSpec, partition: Partition, layout: Layout) -> list[Problem]:
-    cpus, each = partition.cpus.per_node, cpus_per_rank(spec, partition)
-    whole = partition.whole_node and partition.cpus.style == "cpus_per_gpu"
+    cpus, each = partition.cpus.per_node, cpus_per_rank(spec, partition, layout.gpus_per_rank)
+    whole = partition.whole_node and partition.cpus.style == "cpus_per_gpu" and layout.gpus_per_rank == 1
     count, of_what = (partition.gpus_per_node, "GPUs") if whole else (layout.ranks_per_node, "ranks")
     if cpus is None or each * count <= cpus:
         return []
@@ -124,7 +126,7 @@ def _check_nodes(partition: Partition, layout: Layout) -> list[Problem]:
     if limits.min_nodes is not None and layout.nodes < limits.min_nodes:
         what, allowed = f"the job needs {layout.nodes} nodes", f"at least {limits.min_nodes} in this partition"
         problems.append(Problem("resources.nodes", what, allowed, "choose another partition"))
-    each = partition.gpus_per_node if partition.whole_node else layout.ranks_per_node
+    each = partition.gpus_per_node if partition.whole_node else layout.gpus_per_node
     gpus = layout.nodes * each
     if limits.max_gpus is not None and gpus > limits.max_gpus:
         what, allowed = f"the job takes {gpus} GPUs", f"at most {limits.max_gpus} in this partition"

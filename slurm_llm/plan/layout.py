@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slurm_llm.engines.types import Launch
 from slurm_llm.errors import Problem
 from slurm_llm.sites.profile import Partition
 from slurm_llm.spec import JobSpec
@@ -12,11 +13,27 @@ from slurm_llm.topology import ParallelSizes
 
 @dataclass(frozen=True)
 class Layout:
-    """Nodes of the whole job, nodes of one instance, and ranks a node (one GPU each where the site has GPUs)."""
+    """How ranks lie on nodes.
+
+    `nodes` of the whole job, `nodes_per_instance` of one instance, `instances_per_node` that share one (then each lies
+    on one node), `ranks_per_node` of all instances there, and `gpus_per_rank` (1 also where the site has no GPUs).
+    """
 
     nodes: int
     nodes_per_instance: int
     ranks_per_node: int
+    gpus_per_rank: int = 1
+    instances_per_node: int = 1
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs that the job uses on each of its nodes."""
+        return self.ranks_per_node * self.gpus_per_rank
+
+    @property
+    def gpus_per_instance_node(self) -> int:
+        """GPUs that one instance uses on each of its nodes."""
+        return self.gpus_per_node // self.instances_per_node
 
 
 def build_sizes(spec: JobSpec, problems: list[Problem]) -> ParallelSizes:
@@ -46,35 +63,82 @@ def build_sizes(spec: JobSpec, problems: list[Problem]) -> ParallelSizes:
     )
 
 
-def cpus_per_rank(spec: JobSpec, partition: Partition) -> int:
-    """Return the spec's number, else the partition's, else a node's CPUs over its GPUs, else 1."""
-    known = spec.resources.cpus_per_rank or partition.cpus.per_rank
+def cpus_per_rank(spec: JobSpec, partition: Partition, gpus_per_rank: int) -> int:
+    """Return the spec's number, else for each GPU of a rank the partition's, or a node's CPUs over its GPUs, or 1."""
+    known = partition.cpus.per_rank
     if known is None and partition.cpus.per_node and partition.gpus_per_node:
         known = partition.cpus.per_node // partition.gpus_per_node
-    return known or 1
+    return spec.resources.cpus_per_rank or (known or 1) * gpus_per_rank
 
 
-def build_layout(spec: JobSpec, sizes: ParallelSizes, partition: Partition, problems: list[Problem]) -> Layout | None:
-    """Return nodes and ranks a node; append what cannot be to `problems` and return None."""
+def build_layout(
+    spec: JobSpec,
+    sizes: ParallelSizes,
+    partition: Partition,
+    launch: Launch,
+    problems: list[Problem],
+    can_share: bool = True,
+) -> Layout | None:
+    """Return where the ranks go; append what cannot be to `problems` and return None.
+
+    `can_share`: whether this Slurm shows one node's GPUs to several steps at a time.
+    """
     fits, unit = _ranks_that_fit(spec, partition), "GPUs" if partition.gpus_per_node else "ranks"
-    nodes, asked = spec.resources.nodes, spec.resources.gpus_per_node
+    nodes, asked, world = spec.resources.nodes, spec.resources.gpus_per_node, sizes.world_size
     if asked is not None and asked > fits:
         what = f"{asked} {unit} a node asked for, a node of this partition has {fits}"
         problems.append(Problem("resources.gpus_per_node", what, f"1 to {fits}", "ask for more nodes instead"))
         return None
+    has_gpus = partition.gpus_per_node > 0
+    sharing = _instances_per_node(spec, world, fits, has_gpus) if can_share or not has_gpus else 1
+    if sharing > 1:
+        return _shared(spec.replicas, sharing, world, launch)
     if nodes is not None and nodes % spec.replicas:
-        what = f"{_nodes(nodes)} cannot be shared out evenly to {spec.replicas} replicas"
-        more = -(-nodes // spec.replicas) * spec.replicas
-        allowed, todo = f"a multiple of {spec.replicas}", f"ask for {_nodes(more)}"
-        problems.append(Problem("resources.nodes", what, allowed, todo))
+        problems.append(_uneven(spec, nodes, world, fits))
         return None
     per_instance = None if nodes is None else nodes // spec.replicas
-    ranks_per_node = _ranks_per_node(sizes.world_size, per_instance, asked, fits)
-    if ranks_per_node is None:
+    each = _ranks_per_node(world, per_instance, asked, fits)
+    if each is None:
         problems.append(_does_not_fit(spec, sizes, fits, unit))
         return None
-    instance_nodes = sizes.world_size // ranks_per_node
-    return Layout(instance_nodes * spec.replicas, instance_nodes, ranks_per_node)
+    instance_nodes = world // each
+    if launch.one_node and instance_nodes > 1:
+        problems.append(_needs_one_node(launch, world, instance_nodes, unit))
+        return None
+    ranks, gpus = (each, 1) if launch.rank_per_gpu else (1, each)
+    return Layout(instance_nodes * spec.replicas, instance_nodes, ranks, gpus)
+
+
+def _shared(replicas: int, sharing: int, world: int, launch: Launch) -> Layout:
+    ranks, gpus = (sharing * world, 1) if launch.rank_per_gpu else (sharing, world)
+    return Layout(replicas // sharing, 1, ranks, gpus, sharing)
+
+
+def _instances_per_node(spec: JobSpec, world: int, fits: int, has_gpus: bool) -> int:
+    """Return how many instances share each node: as the spec says, else as many as its GPUs take."""
+    nodes, asked, replicas = spec.resources.nodes, spec.resources.gpus_per_node, spec.replicas
+    if nodes is not None:
+        sharing, rest = divmod(replicas, nodes)
+        good = rest == 0 and sharing * world <= fits and asked in (None, sharing * world)
+        return sharing if good else 1
+    if asked is not None:
+        sharing, rest = divmod(asked, world)
+        return sharing if rest == 0 and sharing and replicas % sharing == 0 else 1
+    return max(d for d in _divisors(replicas) if d == 1 or d * world <= fits) if has_gpus else 1
+
+
+def _uneven(spec: JobSpec, nodes: int, world: int, fits: int) -> Problem:
+    what = f"{_nodes(nodes)} cannot be shared out evenly to {spec.replicas} replicas"
+    more = -(-nodes // spec.replicas) * spec.replicas
+    fewer = [d for d in _divisors(spec.replicas) if d < spec.replicas and spec.replicas // d * world <= fits]
+    allowed = f"a multiple of {spec.replicas}" + "".join(f", or {d}" for d in fewer)
+    return Problem("resources.nodes", what, allowed, f"ask for {_nodes(more)}")
+
+
+def _needs_one_node(launch: Launch, world: int, nodes: int, unit: str) -> Problem:
+    what = f"the {launch.name} launch runs on one node, an instance of {world} {unit} would take {nodes}"
+    todo = "choose another `launch`, or smaller parallel sizes"
+    return Problem("launch", what, "an instance that fits a node", todo)
 
 
 def _ranks_that_fit(spec: JobSpec, partition: Partition) -> int:

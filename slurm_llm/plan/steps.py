@@ -100,18 +100,19 @@ def world_step(plan: Plan, run_dir: str, instance: InstancePlan | None = None) -
 def _launcher(plan: Plan, run_dir: str, instance: InstancePlan | None) -> tuple[str, ...]:
     own = plan.allocation
     nodes = own.nodes if instance is None else instance.nodes
+    each = own.ranks_per_node if instance is None else own.ranks_per_node // own.instances_per_node
     if not plan.step.by_srun:
         numbers = {
-            "{ntasks}": str(nodes * own.ranks_per_node),
-            "{ntasks_per_node}": str(own.ranks_per_node),
+            "{ntasks}": str(nodes * each),
+            "{ntasks_per_node}": str(each),
             "{nodes}": str(nodes),
         }
         return tuple(_filled(word, numbers) for word in plan.step.command)
     options = [
         *(() if plan.step.mpi is None else (f"--mpi={plan.step.mpi}",)),
         f"--nodes={nodes}",
-        f"--ntasks={nodes * own.ranks_per_node}",
-        f"--ntasks-per-node={own.ranks_per_node}",
+        f"--ntasks={nodes * each}",
+        f"--ntasks-per-node={each}",
         *(() if own.cpu_style == "none" else (f"--cpus-per-task={own.cpus_per_rank}",)),
         *_step_gpus(own),
         "--distribution=block",
@@ -123,6 +124,9 @@ def _launcher(plan: Plan, run_dir: str, instance: InstancePlan | None) -> tuple[
     ]
     if instance is not None and plan.replicas > 1:
         options.append(f"--relative={instance.first_node}")
+    if instance is not None and own.instances_per_node > 1:
+        # Steps that share a node share its GPUs too; rank.sh shows each instance its own.
+        options.append("--overlap")
     options += [f"--{name}={value}" for name, value in _bindings(plan) if value is not None]
     version = version_of(plan)
     if version is not None and version.supports_oom_kill_step:
@@ -160,7 +164,7 @@ def helper_step(plan: Plan) -> tuple[str, ...]:
 
 def _cpus(own: Allocation) -> tuple[str, ...]:
     if own.cpu_style == "cpus_per_gpu":
-        return (f"--cpus-per-gpu={own.cpus_per_rank}",)
+        return (f"--cpus-per-gpu={max(1, own.cpus_per_rank // own.gpus_per_rank)}",)
     return () if own.cpu_style == "none" else (f"--cpus-per-task={own.cpus_per_rank}",)
 
 
@@ -174,7 +178,7 @@ def _gpus(own: Allocation) -> tuple[str, ...]:
         "gpus_per_node": (f"--gpus-per-node={kind}{count}",),
         # A total over several nodes is dealt out unevenly (3 + 1 for 4 on two nodes) unless it is said per node too.
         "gpus": (total,) if own.nodes == 1 else (total, f"--gpus-per-node={kind}{count}"),
-        "gpus_per_task": (f"--gpus-per-task={kind}1",),
+        "gpus_per_task": (f"--gpus-per-task={kind}{own.gpus_per_rank}",),
     }
     return words[style]
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from slurm_llm.containers.types import ContainerPlan, Mount
-from slurm_llm.engines.types import ProbePlan, RepositoryFile, ServerPlan
+from slurm_llm.engines.types import ImageFile, ProbePlan, RepositoryFile, ServerPlan
 from slurm_llm.topology import Coordinates, ParallelSizes
 
 PLAN_SCHEMA = 1
@@ -36,7 +36,7 @@ class RankPlan:
 
 @dataclass(frozen=True)
 class InstancePlan:
-    """One copy of the model: one srun step of `world_size` ranks on `nodes` nodes from `first_node` on."""
+    """One copy of the model: one srun step of its ranks on `nodes` nodes from `first_node` on."""
 
     index: int
     first_node: int
@@ -63,12 +63,15 @@ class Gpus:
 class Allocation:
     """What is asked of Slurm; None is not emitted.
 
+    `ranks_per_node` are those of all instances that share a node, `cpus_per_rank` those of all of a rank's GPUs.
     `cpu_style` says in which option CPUs are asked for, `memory` is the whole option. `others` are further options as
     words, in order, `extra` those of spec and site as they stand; an option that is named in `skip` is not emitted.
     """
 
     nodes: int
     ranks_per_node: int
+    gpus_per_rank: int
+    instances_per_node: int
     gpus: Gpus
     cpus_per_rank: int
     cpu_style: str
@@ -205,7 +208,7 @@ class Plan:
     @property
     def world_size(self) -> int:
         """Ranks of one instance."""
-        return self.sizes.world_size
+        return len(self.ranks) // self.replicas
 
 
 def plan_to_json(plan: Plan) -> str:
@@ -250,6 +253,7 @@ def plan_from_json(text: str) -> Plan:
     value["container"] = _container(value["container"])
     server = {**value["server"], "parameters": dict(value["server"]["parameters"])}
     server["repository"] = tuple(RepositoryFile(**item) for item in server["repository"])
+    server["image_files"] = tuple(_build(ImageFile, item) for item in server["image_files"])
     value["server"] = _build(ServerPlan, server)
     value["ports"] = PortPlan(**value["ports"])
     value["probe"] = ProbePlan(**value["probe"])

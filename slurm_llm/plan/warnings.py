@@ -33,7 +33,7 @@ def _of_resources(spec: JobSpec, site: SiteProfile, partition: Partition) -> lis
 
 
 def _of_idle_gpus(partition: Partition, layout: Layout) -> list[str]:
-    idle = partition.gpus_per_node - layout.ranks_per_node
+    idle = partition.gpus_per_node - layout.gpus_per_node
     if not partition.whole_node or idle <= 0:
         return []
     return [f"only whole nodes are given: {idle} of {partition.gpus_per_node} GPUs of each node stay idle"]
@@ -54,8 +54,8 @@ def _of_policies(site: SiteProfile, partition: Partition) -> list[str]:
 
 
 def _of_spread(sizes: ParallelSizes, layout: Layout) -> list[str]:
-    tensor, each = sizes.tensor_parallel_size, layout.ranks_per_node
+    tensor, each = sizes.tensor_parallel_size, layout.gpus_per_instance_node
     # Groups are contiguous and nodes hold contiguous ranks: they line up only when one divides the other.
     if tensor <= each and each % tensor == 0:
         return []
-    return [f"a tensor group of {tensor} spans several nodes ({each} ranks a node): its all-reduces cross the network"]
+    return [f"a tensor group of {tensor} spans several nodes ({each} a node): its all-reduces cross the network"]

@@ -397,12 +397,12 @@ def test_cpus_of_a_rank(partition: dict[str, Tree], resources: dict[str, Tree], 
         (
             {},
             {"tensor_parallel_size": 8},
-            "a tensor group of 8 spans several nodes (4 ranks a node): its all-reduces cross the network",
+            "a tensor group of 8 spans several nodes (4 a node): its all-reduces cross the network",
         ),
         (
             {"gpus_per_node": 3},
             {"tensor_parallel_size": 2, "pipeline_parallel_size": 3},
-            "a tensor group of 2 spans several nodes (3 ranks a node): its all-reduces cross the network",
+            "a tensor group of 2 spans several nodes (3 a node): its all-reduces cross the network",
         ),
         (
             {"cpus": {}},

@@ -55,9 +55,9 @@ def test_every_rank_is_there_once(plan: Plan) -> None:
 
 @given(plans())
 def test_no_two_ranks_share_a_place(plan: Plan) -> None:
-    """Node and local index, and node and GPU, are each one rank's; nodes are those of the allocation and full."""
+    """Local index in an instance, and GPU, are each one rank's of a node; nodes are the allocation's and full."""
     own = plan.allocation
-    assert len({(rank.node, rank.local) for rank in plan.ranks}) == len(plan.ranks)
+    assert len({(rank.node, rank.instance, rank.local) for rank in plan.ranks}) == len(plan.ranks)
     assert len({(rank.node, gpu) for rank in plan.ranks for gpu in rank.gpus}) == len(plan.ranks)
     assert len(plan.ranks) == own.nodes * own.ranks_per_node
     assert {rank.node for rank in plan.ranks} == set(range(own.nodes))
@@ -75,8 +75,9 @@ def test_ranks_times_gpus_is_the_allocation(plan: Plan) -> None:
 @given(plans())
 def test_ranks_stand_in_slurms_block_order(plan: Plan) -> None:
     """srun's block distribution gives rank r of a step node r // ranks a node: the plan says the same."""
-    each = plan.allocation.ranks_per_node
-    assert all((rank.node, rank.local) == divmod(rank.rank, each) for rank in plan.ranks)
+    each, sharing = plan.allocation.ranks_per_node, plan.allocation.instances_per_node
+    assert all((rank.node, *rank.gpus) == divmod(rank.rank, each) for rank in plan.ranks)
+    assert all(rank.local == rank.instance_rank % (each // sharing) for rank in plan.ranks)
 
 
 @given(plans())

@@ -19,21 +19,22 @@ event() {
         >>"$LLMRUN_ATTEMPT/journal/rank-$rank.jsonl"
 }
 
-gpus=${CUDA_VISIBLE_DEVICES-${ROCR_VISIBLE_DEVICES-${ZE_AFFINITY_MASK-}}}
-event start ",\"gpus\":\"${gpus//[^A-Za-z0-9,.:\/_-]/}\""
-printf '%(%Y-%m-%d %H:%M:%S)T slurm_llm: rank %d of instance %d on node %s, GPUs "%s"\n' -1 "$rank" "$instance" "$node" "$gpus"
-
 refuse() {
     echo "slurm_llm: $2"
     event exit ",\"code\":$1"
     exit "$1"
 }
 
+gpus=${CUDA_VISIBLE_DEVICES-${ROCR_VISIBLE_DEVICES-${ZE_AFFINITY_MASK-}}}
+event start ",\"gpus\":\"${gpus//[^A-Za-z0-9,.:\/_-]/}\""
+printf '%(%Y-%m-%d %H:%M:%S)T slurm_llm: rank %d of instance %d on node %s, GPUs "%s"\n' -1 "$rank" "$instance" "$node" "$gpus"
+
 # Triton's Python backend hands the repository's path to a shell: it only ever sees a plain, node-local one.
 # TMPDIR is one folder for all ranks of a node: MPI and the backend put their files there, the agent removes it.
 base=/tmp/llmrun-"$LLMRUN_TAG"
 place="$base/$rank"
-mkdir -p "$place" && [[ -O $base && ! -L $base ]] && ln -sfn "$LLMRUN_RUN/model_repository" "$place/repository" || exit 73
+mkdir -p "$place" && [[ -O $base && ! -L $base ]] || exit 73
+ln -sfn "$LLMRUN_RUN/model_repository" "$place/repository" || exit 73
 export TMPDIR="${TMPDIR-$base}"
 [[ -d $TMPDIR ]] || export TMPDIR="$base"
 
