@@ -1,34 +1,34 @@
 """Asking a served model for text over Triton's `generate` and `generate_stream`, past any proxy. Knows no run.
 
-Bodies carry the names of TensorRT-LLM's LLM API model: `text_input`, `sampling_param_max_tokens`, `streaming`,
-`stop`. The request id goes into the body as `id`: Triton 2.51 ignores the `triton-request-id` header.
+What a body holds depends on the engine: see `dialects`.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 import httpx
 
+from slurm_llm.dialects import Body, Value, Wish, dialect_of
 from slurm_llm.errors import Problem, RequestFailed
 
 CANCEL_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 10.0
 SHOWN_BODY = 2000
-
-Body = dict[str, str | int | bool]
+REQUEST_ID = "triton-request-id"
 
 
 @dataclass(frozen=True)
 class Served:
-    """Where one instance serves which model."""
+    """Where one instance serves which model of which engine."""
 
     url: str
     model: str
+    engine: str = "llmapi"
 
     def path(self, verb: str) -> str:
         """Return the address of `generate` or `generate_stream`."""
@@ -37,23 +37,35 @@ class Served:
 
 @dataclass(frozen=True)
 class Ask:
-    """One request for text; without an id it gets one, so that it can be cancelled."""
+    """One request for text; without an id it gets one, so that it can be cancelled.
+
+    `sampling` are sampling parameters by their common names (temperature, top_p, seed, …); `outputs` are wanted beside
+    the text, by the engine's names without `return_` (finish_reason, cumulative_logprob, …).
+    """
 
     prompt: str
     max_tokens: int | None = None
     request_id: str = ""
     timeout_s: float = 300.0
+    sampling: Mapping[str, Value] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
 
     def with_id(self) -> Ask:
         """Return the same request with an id."""
-        return self if self.request_id else Ask(self.prompt, self.max_tokens, uuid4().hex, self.timeout_s)
+        return self if self.request_id else replace(self, request_id=uuid4().hex)
 
-    def body(self, streaming: bool) -> Body:
-        """Return the request's JSON object."""
-        body: Body = {"id": self.request_id, "text_input": self.prompt, "streaming": streaming}
-        if self.max_tokens is not None:
-            body["sampling_param_max_tokens"] = self.max_tokens
-        return body
+    def body(self, served: Served, streaming: bool) -> Body:
+        """Return the request's JSON object, as the engine that is served wants it."""
+        wish = Wish(self.prompt, self.request_id, streaming, self.max_tokens, self.sampling, self.outputs)
+        return dialect_of(served.engine).body(wish)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A text, or a piece of one, and what came with it."""
+
+    text: str
+    outputs: Mapping[str, object]
 
 
 def generate(served: Served, ask: Ask) -> str:
@@ -62,10 +74,19 @@ def generate(served: Served, ask: Ask) -> str:
     Raises:
         RequestFailed: no answer in time, or one that is an error, with its status and body.
     """
+    return answer(served, ask).text
+
+
+def answer(served: Served, ask: Ask) -> Answer:
+    """Return the whole text with what came beside it; see `generate`."""
     ask = ask.with_id()
+    join = dialect_of(served.engine).join
+    if join is not None:
+        pieces = list(answers(served, ask))
+        return Answer("".join(piece.text for piece in pieces), join([piece.outputs for piece in pieces]))
     try:
-        with _client(ask.timeout_s) as client:
-            response = client.post(served.path("generate"), json=ask.body(streaming=False))
+        with _client(ask) as client:
+            response = client.post(served.path("generate"), json=ask.body(served, streaming=False))
     except httpx.HTTPError as error:
         raise _unreachable(served, error, ask) from None
     except KeyboardInterrupt:
@@ -73,7 +94,7 @@ def generate(served: Served, ask: Ask) -> str:
         raise
     if response.status_code != 200:
         raise _refused(served, response.status_code, response.text)
-    return _text(served, response.text)
+    return _answer(served, response.text, ask)
 
 
 def stream(served: Served, ask: Ask) -> Iterator[str]:
@@ -82,19 +103,29 @@ def stream(served: Served, ask: Ask) -> Iterator[str]:
     Raises:
         RequestFailed: as `generate`; also when the stream breaks off with an error in its middle.
     """
+    pieces = answers(served, ask)
+    try:
+        for piece in pieces:
+            yield piece.text
+    finally:
+        pieces.close()  # type: ignore[attr-defined]  # a generator
+
+
+def answers(served: Served, ask: Ask) -> Iterator[Answer]:
+    """Yield pieces of text with what came beside each; see `stream`."""
     ask = ask.with_id()
     deadline = time.monotonic() + ask.timeout_s
     finished = False
     try:
-        with _client(ask.timeout_s) as client:
-            body = ask.body(streaming=True)
+        with _client(ask) as client:
+            body = ask.body(served, streaming=True)
             with client.stream("POST", served.path("generate_stream"), json=body) as response:
                 if response.status_code != 200:
                     finished = True
                     raise _refused(served, response.status_code, response.read().decode("utf-8", "replace"))
                 for line in response.iter_lines():
                     if line.startswith("data:"):
-                        yield _text(served, line[5:])
+                        yield _answer(served, line[5:], ask)
                     if time.monotonic() > deadline:
                         raise httpx.ReadTimeout("")
         finished = True
@@ -106,23 +137,28 @@ def stream(served: Served, ask: Ask) -> Iterator[str]:
 
 
 def cancel(served: Served, request_id: str) -> None:
-    """Ask the server to stop the request of that id; it answers the stop itself with an error, so no answer counts."""
-    body: Body = {"id": request_id, "text_input": "", "stop": True}
+    """Ask the server to stop the request of that id; it answers the stop itself with an error, so no answer counts.
+
+    An engine that has no such request has stopped it already: the connection has ended.
+    """
+    stop = dialect_of(served.engine).stop
+    if stop is None:
+        return
     try:
-        with _client(CANCEL_TIMEOUT_S) as client:
-            client.post(served.path("generate"), json=body)
+        with httpx.Client(trust_env=False, timeout=CANCEL_TIMEOUT_S, headers={REQUEST_ID: request_id}) as client:
+            client.post(served.path("generate"), json=stop(request_id))
     except httpx.HTTPError:
         # The request may be over, or the server gone: either way nothing is left to stop.
         return
 
 
-def _client(timeout_s: float) -> httpx.Client:
+def _client(ask: Ask) -> httpx.Client:
     # trust_env: sites export http_proxy, and a proxy cannot reach a compute node.
-    timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S))
-    return httpx.Client(trust_env=False, timeout=timeout)
+    timeout = httpx.Timeout(ask.timeout_s, connect=min(ask.timeout_s, CONNECT_TIMEOUT_S))
+    return httpx.Client(trust_env=False, timeout=timeout, headers={REQUEST_ID: ask.request_id})
 
 
-def _text(served: Served, line: str) -> str:
+def _answer(served: Served, line: str, ask: Ask) -> Answer:
     try:
         value = json.loads(line)
     except ValueError:
@@ -130,7 +166,8 @@ def _text(served: Served, line: str) -> str:
     if not isinstance(value, dict) or "error" in value or "text_output" not in value:
         raise _refused(served, 200, line)
     text = value["text_output"]
-    return "".join(map(str, text)) if isinstance(text, list) else str(text)
+    outputs = {name: value[name] for name in ask.outputs if name in value}
+    return Answer("".join(map(str, text)) if isinstance(text, list) else str(text), outputs)
 
 
 def _refused(served: Served, status: int, body: str) -> RequestFailed:

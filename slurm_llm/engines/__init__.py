@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from slurm_llm.engines import rehearsal
+from slurm_llm.engines import llmapi, rehearsal, tensorrtllm, vllm
 from slurm_llm.engines.types import Engine
+from slurm_llm.spec import EngineName
 
-_ENGINES: dict[str, Engine] = {"rehearsal": rehearsal.ENGINE}
+_ENGINES: dict[EngineName, Engine] = {
+    "rehearsal": rehearsal.ENGINE,
+    "llmapi": llmapi.ENGINE,
+    "vllm": vllm.ENGINE,
+    "tensorrtllm": tensorrtllm.ENGINE,
+}
 
 
-def engine_names() -> tuple[str, ...]:
-    """Return the engines that this release can start."""
-    return tuple(_ENGINES)
-
-
-def find_engine(name: str) -> Engine | None:
-    """Return the engine called `name`, or None when this release cannot start it."""
-    return _ENGINES.get(name)
+def find_engine(name: EngineName) -> Engine:
+    """Return the engine called `name`."""
+    return _ENGINES[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from slurm_llm.engines.types import LEADER, Engine, Launch, ProbePlan, RepositoryFile, ServerPlan, SiteServer
+from slurm_llm.engines.types import LEADER, Engine, Known, Launch, ProbePlan, RepositoryFile, ServerPlan, SiteServer
 from slurm_llm.errors import Problem, did_you_mean
 from slurm_llm.rehearsal.faults import FORM, Complaint, Fault, join_faults, misfits, read_fault
 from slurm_llm.spec import JobSpec
@@ -22,7 +22,7 @@ def _launch(_spec: JobSpec, _sizes: ParallelSizes) -> Launch:
     return LEADER
 
 
-def _check(spec: JobSpec, sizes: ParallelSizes, _image: str | None) -> list[Problem]:
+def _check(spec: JobSpec, sizes: ParallelSizes, _image: str | None, _known: Known | None = None) -> list[Problem]:
     known = (*ARGUMENTS, FAULT)
     problems = []
     for name in spec.engine_args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,8 +16,8 @@ class Launch:
     """How an engine's ranks start.
 
     With `rank_per_gpu` each GPU has a rank of its own; else one rank a node holds all GPUs of the instance there.
-    `needs_mpi`: the ranks form an MPI world. `one_node`: an instance cannot go beyond a node. `workers_serve`: what runs
-    in ranks above 0 is a tritonserver too.
+    `needs_mpi`: the ranks form an MPI world. `one_node`: an instance cannot go beyond a node. `workers_serve`: ranks
+    above 0 run a tritonserver too. `gpus`: how many an instance takes, where that is not its world size.
     """
 
     name: str
@@ -25,6 +25,7 @@ class Launch:
     needs_mpi: bool = True
     one_node: bool = False
     workers_serve: bool = True
+    gpus: int | None = None
 
 
 LEADER = Launch("leader")
@@ -49,14 +50,16 @@ class ImageFile:
     """One file of the repository that is taken from the image, or a folder with all that it holds, as the job starts.
 
     The first of `sources` (absolute paths where the ranks run) that exists is copied to `path`. `fill` are values for
-    `${name}` in it, as NVIDIA's fill_template.py does: an unknown name is an error, what is not named stays. `append`
-    is added at the end.
+    `${name}` in it, as NVIDIA's fill_template.py does: an unknown name is an error, what is not named stays. `replace`
+    are texts that stand there and what takes the place of each, everywhere, before the filling; one that is not there
+    is an error. `append` is added at the end.
     """
 
     path: str
     sources: tuple[str, ...]
     fill: tuple[tuple[str, str], ...] = ()
     append: str = ""
+    replace: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,17 @@ class SiteServer:
 
 
 class Look(Protocol):
-    """Reading what lies where the job is submitted; every method returns None for what is not there or unreadable."""
+    """Reading model files on the machine where the job is submitted.
+
+    Paths are meant as the ranks see them: below a container's mount they are looked up at the mount's source. None
+    stands for what is not there or unreadable here, and says nothing about compute nodes unless `missing` does.
+    """
+
+    def folder(self, model: str) -> str | None:
+        """Return the folder of `model`: a path, or a Hugging Face id whose snapshot lies in the user's cache."""
+
+    def missing(self, path: str) -> bool:
+        """Return whether `path` is surely not there: its parent folder is, and can be read."""
 
     def text(self, path: str) -> str | None:
         """Return the start of a text file, at most 16 MiB."""
@@ -117,10 +130,33 @@ class Look(Protocol):
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU of the job's partition; None where the profile does not say."""
+    """A GPU of the job's partition; None where the profile does not say.
+
+    `per_node` are those that one instance uses on each of its nodes.
+    """
 
     memory_gb: int | None = None
     type: str | None = None
+    per_node: int | None = None
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was read of one engine where its ranks run: it counts in place of the tables of its releases.
+
+    `place` is what messages call that: "image …". `names` are the engine's arguments, `sections` the keys of some of
+    them; both are empty without the engine (`present`). `templates` are the names that each model's template asks for,
+    `models` the model folders, `launcher` whether NVIDIA's launcher is there; None: nobody looked.
+    """
+
+    place: str
+    present: bool
+    version: str | None = None
+    names: frozenset[str] = frozenset()
+    sections: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    templates: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    models: frozenset[str] | None = None
+    launcher: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +169,25 @@ class Findings:
     """Name and value in words, for `plan` to show: weights, KV cache a token, tokens that fit."""
 
 
-def find_nothing(_spec: JobSpec, _sizes: ParallelSizes, _look: Look, _gpu: Gpu) -> Findings:
+class Check(Protocol):
+    """Naming what is wrong with an engine's own arguments for the image (None: no container)."""
+
+    def __call__(
+        self, spec: JobSpec, sizes: ParallelSizes, image: str | None, known: Known | None = None, /
+    ) -> list[Problem]: ...
+
+
+class Inspect(Protocol):
+    """Reading the model's files before anything is submitted."""
+
+    def __call__(
+        self, spec: JobSpec, sizes: ParallelSizes, look: Look, gpu: Gpu, known: Known | None = None, /
+    ) -> Findings: ...
+
+
+def find_nothing(
+    _spec: JobSpec, _sizes: ParallelSizes, _look: Look, _gpu: Gpu, _known: Known | None = None
+) -> Findings:
     """Return no findings: an engine without files."""
     return Findings()
 
@@ -146,7 +200,7 @@ class Engine:
 
     name: str
     launch: Callable[[JobSpec, ParallelSizes], Launch]
-    check: Callable[[JobSpec, ParallelSizes, str | None], list[Problem]]
+    check: Check
     server: Callable[[JobSpec, ParallelSizes, SiteServer], ServerPlan]
     probe: Callable[[ServerPlan], ProbePlan]
-    inspect: Callable[[JobSpec, ParallelSizes, Look, Gpu], Findings] = find_nothing
+    inspect: Inspect = find_nothing

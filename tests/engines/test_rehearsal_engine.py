@@ -23,7 +23,7 @@ FIRST, SECOND = "rank=1,at=load,kind=exit:3", "rank=0,at=start,kind=hang"
     [
         (
             "rank=1,at=load,knd=raise",
-            ["engine_args.fault: unknown key 'knd': rank, at, kind, after, who: did you mean 'kind'?"],
+            ["engine_args.fault: unknown key 'knd': rank, at, kind, after, who, attempt: did you mean 'kind'?"],
         ),
         (
             "rank=1,at=laod,kind=raise",

@@ -1,0 +1,1 @@
+"""The code of preprocessing in a stand-in for an image's templates."""
