@@ -68,7 +68,9 @@ def _implied(spec: JobSpec, site: SiteProfile, runtime: Runtime) -> Iterator[Mou
     yield _same(storage.local)
     # A model that is no path is a name in a registry of models.
     model = spec.model if spec.model is not None and spec.model.startswith("/") else None
-    for path, read_only in ((storage.models, True), (model, True), (storage.hf_home, False)):
+    # A Triton home that a stage makes lies on the node; its links lead into the image.
+    home = spec.prepare.vllm.to if spec.engine == "vllm" and spec.prepare and spec.prepare.vllm else None
+    for path, read_only in ((storage.models, True), (model, True), (storage.hf_home, False), (home, True)):
         if path is not None:
             yield _same(path, read_only and runtime.read_only)
 
