@@ -23,6 +23,7 @@ from slurm_llm.runs import FoundRun
 from slurm_llm.surroundings import Surroundings
 
 if TYPE_CHECKING:
+    from slurm_llm.dialects import Value
     from slurm_llm.plan import Plan
     from slurm_llm.sites.load import Site
     from slurm_llm.spec import JobSpec
@@ -127,7 +128,8 @@ class Run:
     @property
     def job_id(self) -> int | None:
         """Slurm's number of the job; None of a run that was only rendered."""
-        return self.found.job.job_id if self.found.job else None
+        job = runs.current(self.found).job
+        return job.job_id if job else None
 
     def status(self) -> RunStatus:
         """Return how the run is now; a Slurm that does not answer is told in it."""
@@ -160,18 +162,38 @@ class Run:
 
     @overload
     def generate(
-        self, prompt: str, *, max_tokens: int | None = ..., stream: Literal[False] = ..., timeout_s: float = ...
+        self,
+        prompt: str,
+        *,
+        max_tokens: int | None = ...,
+        stream: Literal[False] = ...,
+        timeout_s: float = ...,
+        sampling: Mapping[str, Value] | None = ...,
     ) -> str: ...
 
     @overload
     def generate(
-        self, prompt: str, *, max_tokens: int | None = ..., stream: Literal[True], timeout_s: float = ...
+        self,
+        prompt: str,
+        *,
+        max_tokens: int | None = ...,
+        stream: Literal[True],
+        timeout_s: float = ...,
+        sampling: Mapping[str, Value] | None = ...,
     ) -> Iterator[str]: ...
 
     def generate(
-        self, prompt: str, *, max_tokens: int | None = None, stream: bool = False, timeout_s: float = 300.0
+        self,
+        prompt: str,
+        *,
+        max_tokens: int | None = None,
+        stream: bool = False,
+        timeout_s: float = 300.0,
+        sampling: Mapping[str, Value] | None = None,
     ) -> str | Iterator[str]:
         """Return the text that goes on from `prompt`, or with `stream` its pieces as they come.
+
+        `sampling` are parameters under their common names, as in `{"temperature": 0, "seed": 1}`.
 
         Raises:
             NotReady: the run does not serve; RequestFailed: the server answered with an error, or not in time.
@@ -182,8 +204,8 @@ class Run:
         if not status.endpoints:
             what = f"serves nothing: it is {status.state.value}"
             raise NotReady(Problem(f"run {status.run_id}", what, status.cause))
-        served = triton.Served(status.endpoints[0].url, status.model)
-        ask = triton.Ask(prompt, max_tokens, timeout_s=timeout_s)
+        served = triton.Served(status.endpoints[0].url, status.model, status.engine)
+        ask = triton.Ask(prompt, max_tokens, timeout_s=timeout_s, sampling=sampling or {})
         return triton.stream(served, ask) if stream else triton.generate(served, ask)
 
     def cancel(self) -> RunStatus:

@@ -9,13 +9,22 @@ import shutil
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from slurm_llm import __version__
+from slurm_llm import __version__, containers
+from slurm_llm.containers import ContainerPlan
+from slurm_llm.engines import find_engine
+from slurm_llm.engines.types import Gpu, Known
 from slurm_llm.errors import InputError, PlanError, Problem, SetupError, SlurmError, SubmitError
+from slurm_llm.expansion import expand
+from slurm_llm.imagefacts import known_of, place_of
+from slurm_llm.imagefacts import load as load_facts
+from slurm_llm.modelfiles import ModelFiles
 from slurm_llm.observe.refusals import explain_refusal
 from slurm_llm.plan import Plan, build_plan
+from slurm_llm.plan.prepared import with_paths
 from slurm_llm.process import TIMEOUT_RC
 from slurm_llm.record import RunRecord, Submission, record_to_json, remember_run
 from slurm_llm.render import Target, render
@@ -24,8 +33,8 @@ from slurm_llm.sites.find import site_folders
 from slurm_llm.sites.load import Site, load_site, overlay_of
 from slurm_llm.slurm.commands import PartitionFacts, Submitted
 from slurm_llm.slurm.versions import SlurmVersion
-from slurm_llm.spec import JobSpec, load_spec_document, parse_spec
-from slurm_llm.surroundings import Surroundings, expand
+from slurm_llm.spec import Container, JobSpec, load_spec_document, parse_spec
+from slurm_llm.surroundings import Surroundings
 from slurm_llm.tritonhome import wheel_links
 from slurm_llm.yamlio import Document, dump
 
@@ -58,8 +67,11 @@ def plan_job(
     around: Surroundings,
     *,
     rehearse: bool = False,
+    inspect: bool = True,
 ) -> Job:
     """Load spec and site and plan the job; `rehearse` turns the spec into one of the rehearsal engine.
+
+    Without `inspect` the model's files are not looked at: they may still have to be made.
 
     Raises:
         SpecError, SiteError, PlanError: every problem of the first stage that has any.
@@ -83,10 +95,17 @@ def plan_job(
         failure = failure or error
     if spec is None or site is None:
         raise type(failure)(problems) if failure else InputError(problems)
-    return make_job(spec, site, around, rehearse=rehearse)
+    return make_job(spec, site, around, rehearse=rehearse, inspect=inspect)
 
 
-def make_job(spec: JobSpec, site: Site, around: Surroundings | None = None, *, rehearse: bool = False) -> Job:
+def make_job(
+    spec: JobSpec,
+    site: Site,
+    around: Surroundings | None = None,
+    *,
+    rehearse: bool = False,
+    inspect: bool = True,
+) -> Job:
     """Plan `spec` on `site`; see `plan_job`.
 
     What the profile leaves to the surroundings (account, Slurm's release) is looked up there, when there are any.
@@ -94,13 +113,78 @@ def make_job(spec: JobSpec, site: Site, around: Surroundings | None = None, *, r
     original = spec.engine
     if rehearse and original != "rehearsal":
         triton = spec.triton.model_copy(update={"extra_args": ()})
-        spec = spec.model_copy(update={"engine": "rehearsal", "engine_args": {}, "triton": triton})
+        own: dict[str, object] = {"engine": "rehearsal", "engine_args": {}, "launch": None, "frontend": "triton"}
+        spec = spec.model_copy(update={**own, "triton": triton})
     version = None
     if around is not None:
         spec = _with_account(spec, site, around.environ)
+        spec = with_paths(_with_model(spec, around), around.environ)
         version = _slurm_version(site, around)
-    plan = build_plan(spec, site.profile, version)
+    if around is None:
+        plan = build_plan(spec, site.profile, version)
+    else:
+        plan = build_plan(spec, site.profile, version, partial(known_there, spec, site, around.environ))
+        plan = _inspected(plan, spec, site, around) if inspect else plan
     return Job(spec, site, plan, original if original != spec.engine else None)
+
+
+def known_there(spec: JobSpec, site: Site, environ: Mapping[str, str], container: ContainerPlan | None) -> Known | None:
+    """Return what `image` has read of the spec's engine where its ranks run; None where it has not."""
+    if spec.triton.server is not None or (spec.prepare is not None and spec.prepare.vllm is not None):
+        # A Triton of the spec's own may bring an engine of its own.
+        return None
+    name = site.profile.partition_name(spec.partition)
+    if name not in site.profile.partitions:
+        return None
+    facts = load_facts(place_of(container, site.profile.for_partition(name), environ), environ)
+    return None if facts is None else known_of(facts, spec.engine)
+
+
+def _inspected(plan: Plan, spec: JobSpec, site: Site, around: Surroundings) -> Plan:
+    """Return the plan with what the engine finds in its model's files, as far as this machine has them.
+
+    Raises:
+        PlanError: the model does not fit the spec, the image or the GPUs.
+    """
+    engine = find_engine(spec.engine)
+    mounts = None if plan.container is None else _mounts(plan.container, around.environ)
+    files = ModelFiles(around.environ, around.cwd, mounts)
+    gpu = site.profile.for_partition(name := site.profile.partition_name(spec.partition)).partitions[name].gpu
+    own = plan.allocation
+    per_node = own.ranks_per_node * own.gpus_per_rank // own.instances_per_node
+    if plan.container is not None and plan.container.image:
+        # The site's own image, or what its alias stands for.
+        image = (spec.container or Container()).model_copy(update={"image": plan.container.image})
+        spec = spec.model_copy(update={"container": image})
+    known = known_there(spec, site, around.environ, plan.container)
+    found = engine.inspect(spec, plan.sizes, files, Gpu(gpu.memory_gb, gpu.model, per_node), known)
+    if found.problems:
+        raise PlanError(found.problems)
+    read = () if known is None else (("arguments", f"as read in {known.place}"),)
+    return replace(plan, warnings=(*plan.warnings, *found.warnings), facts=(*found.facts, *read))
+
+
+def _mounts(container: ContainerPlan, environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return target and source of every mount; a variable that is not set is told when the job is rendered."""
+    try:
+        own = containers.expand(container, lambda text: expand(text, environ, "container"))
+    except InputError:
+        return []
+    return [(mount.target, mount.source) for mount in own.mounts]
+
+
+def _with_model(spec: JobSpec, around: Surroundings) -> JobSpec:
+    """Return `spec` with its model's path as every rank can use it: `~` and `$NAME` replaced, and absolute.
+
+    Raises:
+        InputError: a variable that is not set.
+    """
+    if spec.model is None:
+        return spec
+    model = expand(spec.model, around.environ, "model")
+    if model.startswith(("./", "../")) or (around.cwd / model).is_dir():
+        model = os.path.normpath(around.cwd / model)
+    return spec.model_copy(update={"model": model})
 
 
 def _with_account(spec: JobSpec, site: Site, environ: Mapping[str, str]) -> JobSpec:
@@ -216,8 +300,10 @@ def write_run(rendered: Rendered) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def submit_job(job: Job, rendered: Rendered, around: Surroundings) -> Submitted:
+def submit_job(job: Job, rendered: Rendered, around: Surroundings, options: Sequence[str] = ()) -> Submitted:
     """Write the run directory and submit its script; on a refusal nothing is left behind.
+
+    `options` are further ones of sbatch for this submission alone, as the dependency on another job.
 
     Returns the job's id, and what sbatch had to say besides, for the user to see.
 
@@ -231,7 +317,7 @@ def submit_job(job: Job, rendered: Rendered, around: Surroundings) -> Submitted:
     check_cluster(job, slurm.partitions(clusters=clusters))
     write_run(rendered)
     try:
-        submitted = slurm.submit(str(rendered.paths.script))
+        submitted = slurm.submit(str(rendered.paths.script), options)
     except (SubmitError, SetupError) as error:
         # Without an answer there may be a job all the same, and it needs its files.
         if not isinstance(error, SubmitError) or error.returncode not in (0, TIMEOUT_RC):
@@ -289,6 +375,6 @@ def check_cluster(job: Job, partitions: Sequence[PartitionFacts]) -> None:
         what = f"this cluster has no partition '{missing[0]}' (site {job.plan.site})"
         raise PlanError(Problem("partition", what, known, "is this the right site for this cluster?"))
     total = sum(part.nodes for part in own)
-    if own and job.plan.allocation.nodes > total:
-        what = f"the job needs {job.plan.allocation.nodes} nodes, partition {own[0].name} has {total}"
+    if own and job.plan.allocation.asked_nodes > total:
+        what = f"the job needs {job.plan.allocation.asked_nodes} nodes, partition {own[0].name} has {total}"
         raise PlanError(Problem("resources.nodes", what, todo="ask for fewer ranks or another partition"))

@@ -24,10 +24,11 @@ READ_ONLY_VARIABLES = frozenset({"UID", "EUID", "PPID", "BASHOPTS", "SHELLOPTS",
 SCRIPT_VARIABLES = frozenset(
     {
         *("run", "python", "agent", "job_dir", "attempt", "attempt_dir", "rank", "local_dir", "head", "servers"),
+        *("nodes", "living", "count", "first", "next", "names", "old"),
         *("server", "agents", "stop", "code", "codes", "again", "preflight", "instance", "node", "now", "gpus", "base"),
         *("place", "prefix", "home", "command", "role", "ports", "http", "grpc", "metrics", "engine"),
         *("task", "tasks", "init", "folder", "image", "look", "meeting", "name", "nodes", "options", "program"),
-        *("asked", "result", "again_left", "pause"),
+        *("asked", "result", "pause", "by", "limit", "status", "frontend", "variable", "shown_by"),
         *("ranks", "shown", "source", "sources", "target", "value", "written"),
         *("SLURM_JOB_ID", "SLURM_PROCID", "IFS"),
     }

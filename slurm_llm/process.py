@@ -7,10 +7,13 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 TIMEOUT_RC = 124
 NOT_FOUND_RC = 127
+LAST_GRACE_S = 10.0
+"""Seconds between TERM and KILL for a command that is given up."""
 
 
 @dataclass(frozen=True)
@@ -57,3 +60,44 @@ def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s:
             err += f"{argv[0]}: no answer within {timeout_s:g} s".encode()
             returncode = TIMEOUT_RC
     return Completed(tuple(argv), returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+def run_logged(argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None) -> int:
+    """Run `argv` to its end with both streams appended to `log`, and return its status, 128 + N for a signal N.
+
+    Without a shell, without stdin, in a session of its own. Whatever interrupts the wait (a signal whose handler
+    raises) ends the command with its children first.
+    """
+    with log.open("ab") as stream:
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                env=None if env is None else dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            stream.write(f"{argv[0]}: {error.strerror}\n".encode())
+            return NOT_FOUND_RC
+    try:
+        status = process.wait()
+    except BaseException:
+        _end(process)
+        raise
+    return status if status >= 0 else 128 - status
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a command that leads its own session: TERM, then KILL."""
+    try:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(LAST_GRACE_S)
+        # What the command itself has left behind goes too.
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

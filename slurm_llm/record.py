@@ -32,12 +32,16 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Submission:
-    """One sbatch of a run's script; `by` is `submit`, or `sbatch` when the job wrote it itself."""
+    """One sbatch of a run's script; `by` is `submit`, `sbatch` when the job wrote it itself, or `handover`.
+
+    `after` is the id of the job that a successor takes over from.
+    """
 
     job_id: str
     cluster: str
     time: float
     by: str
+    after: str = ""
 
 
 def record_to_json(record: RunRecord | Submission) -> str:

@@ -14,12 +14,16 @@ import jinja2
 from slurm_llm import __version__, containers
 from slurm_llm.assets import agent_files, rehearsal_files, templates_dir
 from slurm_llm.errors import InputError, Problem
+from slurm_llm.expansion import expand
 from slurm_llm.knownerrors import load_known_errors
-from slurm_llm.plan.steps import JOB_OPTIONS, helper_step, sbatch_options, world_step
+from slurm_llm.plan.steps import JOB_OPTIONS, helper_step, sbatch_options, shell_line, world_step
 from slurm_llm.plan.types import ModulePlan, Plan, plan_to_json
 from slurm_llm.rundir import (
     AGENT,
     ENTER_SCRIPT,
+    IMAGE_FOUND,
+    IMAGE_LOOK_SCRIPT,
+    IMAGE_SCRIPT,
     JOB_SCRIPT,
     KNOWN_ERRORS,
     PLAN,
@@ -30,7 +34,6 @@ from slurm_llm.rundir import (
     REPOSITORY_RECIPE,
     TRITON,
 )
-from slurm_llm.surroundings import expand
 from slurm_llm.topology import ParallelSizes
 
 OPT_TRITON = "/opt/tritonserver"
@@ -91,10 +94,68 @@ def render_probe(plan: Plan, target: Target) -> dict[str, str]:
     return files
 
 
+def render_image(plan: Plan, target: Target) -> dict[str, str]:
+    """Return path → text of the files of a look into the image, whose plan has one instance with one task.
+
+    Raises:
+        InputError: as `render`.
+    """
+    plan = _expanded(plan, target.environ)
+    templates = _environment(plan.templates)
+    common = {"plan": plan, "python": target.python, "version": __version__, **_shared_variables(plan, target.python)}
+    homes = [home for home in (plan.server.home, OPT_TRITON) if home]
+    files = {
+        IMAGE_SCRIPT: _filled(templates, "image.sub.j2", **common, **_job_variables(plan, target)),
+        IMAGE_LOOK_SCRIPT: _filled(templates, "image-look.sh.j2", **common, found=IMAGE_FOUND, homes=homes),
+    }
+    files.update(_container_files(plan, target, templates, common))
+    files.update({f"{AGENT}/{name}": text for name, text in agent_files().items()})
+    return files
+
+
+@dataclass(frozen=True)
+class RenderedStage:
+    """The job of a stage beside serving: options of sbatch, shell text that makes its environment, the words that get a
+    command into its container (none without one), and files of its folder."""
+
+    options: tuple[str, ...]
+    environment: str
+    enter: tuple[str, ...]
+    files: dict[str, str]
+
+
+def render_stage(plan: Plan, target: Target) -> RenderedStage:
+    """Return the job of a stage, whose plan has one instance with one task.
+
+    Raises:
+        InputError: as `render`.
+    """
+    plan, run_dir = _expanded(plan, target.environ), str(target.run_dir)
+    templates = _environment(plan.templates)
+    common = {"plan": plan, "python": target.python, "version": __version__, **_shared_variables(plan, target.python)}
+    own = {"module_commands": _module_commands(plan.modules), "job_options": JOB_OPTIONS}
+    enter: tuple[str, ...] = ()
+    if plan.container is not None:
+        by_srun = plan.step.by_srun
+        enter = world_step(plan, run_dir, plan.instances[0]) if by_srun else containers.wrap(plan.container, run_dir)
+    return RenderedStage(
+        options=sbatch_options(plan, ""),
+        environment=_filled(templates, "environment.sh.j2", **common, **own),
+        enter=enter,
+        files=_container_files(plan, target, templates, common),
+    )
+
+
 def _recipe(plan: Plan, target: Target) -> str:
     """Return what agent/repository.py reads: the run's own repository, and what is taken from the image."""
     files = [
-        {"path": one.path, "sources": one.sources, "fill": dict(one.fill), "append": one.append}
+        {
+            "path": one.path,
+            "sources": one.sources,
+            "replace": one.replace,
+            "fill": dict(one.fill),
+            "append": one.append,
+        }
         for one in plan.server.image_files
     ]
     return json.dumps({"own": f"{target.run_dir}/{REPOSITORY}", "files": files}, indent=1) + "\n"
@@ -122,15 +183,20 @@ def _job_variables(plan: Plan, target: Target) -> dict[str, object]:
         "run_dir": run_dir,
         "sbatch": sbatch_options(plan, output),
         "layout": _layout(plan.sizes),
+        "hands_over": plan.service is not None and plan.service.hands_over,
         "module_commands": _module_commands(plan.modules),
         "job_options": JOB_OPTIONS,
-        "helper_step": shlex.join(helper_step(plan)),
+        "helper_step": shell_line(helper_step(plan)),
+        "agents_step": shell_line(helper_step(plan, sees_gpus=True)),
+        "clean_step": shell_line(helper_step(plan, living=True)),
         "agent_options": f" --clocks {shlex.quote(plan.gpu_clocks)}" if plan.gpu_clocks else "",
-        "preflight_step": shlex.join(world_step(plan, run_dir)),
+        "preflight_step": shell_line(world_step(plan, run_dir)),
         # With --gpu-bind=none Slurm tells a task nothing of its GPUs.
         "preflight_gpus": 0 if plan.step.gpu_bind == "none" else plan.allocation.gpus.per_node,
         "preflight_options": _preflight_options(plan),
-        "server_steps": [(one, shlex.join(world_step(plan, run_dir, one))) for one in plan.instances],
+        "server_steps": [(one, shell_line(world_step(plan, run_dir, one))) for one in plan.instances],
+        "need_nodes": plan.allocation.nodes if plan.allocation.spare_nodes else 0,
+        "excluded_nodes": f" --excluded {shlex.quote(plan.allocation.exclude)}" if plan.allocation.exclude else "",
         "stop_s": plan.server.exit_timeout_s + STOP_SPARE_S,
     }
 
@@ -214,8 +280,6 @@ def _rank_variables(plan: Plan, target: Target) -> dict[str, object]:
     folder = "" if plan.container is not None else target.python.rpartition("/")[0]
     # LLMRUN_TAG is <job id>.<attempt>.
     prefix = plan.shm_prefix.format(job_id="${LLMRUN_TAG%.*}", attempt="${LLMRUN_TAG#*.}", rank="${rank}")
-    own = plan.allocation
-    sharing = own.instances_per_node > 1 and own.gpus.per_node > 0
     return {
         "homes": homes,
         "shm_prefix": prefix,
@@ -223,7 +287,7 @@ def _rank_variables(plan: Plan, target: Target) -> dict[str, object]:
         "recipe": REPOSITORY_RECIPE,
         "triton": TRITON,
         "python_first": folder,
-        "slots": own.ranks_per_node // own.instances_per_node * own.gpus_per_rank if sharing else 0,
+        "slots": plan.allocation.gpu_slots,
     }
 
 

@@ -5,6 +5,7 @@
   enter.sh container.toml enter.rc  how a rank gets into its container, where its runtime wants such a file
   model_repository/ triton/         what Triton reads
   plan.json spec.yaml site.yaml record.json
+  stages.json bench.json            stages that the run waits for, and the one that waits for it, where there are any
   slurm-<job id>.out                the job's own output
   job-<job id>/                     one Slurm job of that run
     job.json                        written by submit, or by the job itself when sbatch was called by hand
@@ -13,6 +14,12 @@
     attempt-<attempt>/              one start of the server
       rank-<n>.log step-<i>.log agents.log preflight.log
       journal/<node>.jsonl journal/rank-<n>.jsonl journal/head.jsonl
+
+<log root>/<slug>-<run id>.stages/<stage>/   one stage before or after serving
+  stage.json                        its commands and product
+  stage.log result.json             what its commands printed, and how it ended
+  enter.sh                          as above
+  submitit/                         the script that sbatch takes, the job's own output <job id>_0_log.out
 """
 
 from __future__ import annotations
@@ -29,6 +36,9 @@ RANK_SCRIPT = "rank.sh"
 ENTER_SCRIPT = "enter.sh"
 PROBE_SCRIPT = "probe.sub"
 PROBE_RANK_SCRIPT = "probe-rank.sh"
+IMAGE_SCRIPT = "image.sub"
+IMAGE_LOOK_SCRIPT = "image-look.sh"
+IMAGE_FOUND = "found.json"
 AGENT = "agent"
 KNOWN_ERRORS = "known_errors.json"
 REPOSITORY_RECIPE = "repository.json"
@@ -38,6 +48,14 @@ PLAN = "plan.json"
 SPEC = "spec.yaml"
 SITE = "site.yaml"
 RECORD = "record.json"
+STAGES = "stages.json"
+BENCH = "bench.json"
+STAGES_ENDING = ".stages"
+"""Ending of the folder with a run's stages, beside the run directory."""
+STAGE_RECIPE = "stage.json"
+STAGE_LOG = "stage.log"
+STAGE_RESULT = "result.json"
+STAGE_SUBMISSION = "submitit"
 
 _RUN_NAME = re.compile(r"(?P<slug>.+)-(?P<id>\d{8}-\d{6}-[0-9a-f]{4})\Z")
 _JOB_DIR = re.compile(r"job-(\d+)\Z")
@@ -155,3 +173,13 @@ def run_name(slug: str, run_id: str) -> str:
 def is_run_name(name: str) -> bool:
     """Return whether `name` is that of a run directory."""
     return _RUN_NAME.match(name) is not None
+
+
+def stages_folder(run_dir: Path) -> Path:
+    """Return the folder of a run's stages; it is there before the run directory is."""
+    return run_dir.with_name(run_dir.name + STAGES_ENDING)
+
+
+def stage_output(folder: Path, job_id: str) -> Path:
+    """Return what the job of the stage in `folder` printed itself, as submitit names it."""
+    return folder / STAGE_SUBMISSION / f"{job_id}_0_log.out"

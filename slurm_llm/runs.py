@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_llm.errors import Problem, RunNotFound, SetupError, SlurmError
-from slurm_llm.observe.facts import Evidence, has_result, load_evidence
+from slurm_llm.observe.facts import Evidence, has_result, load_evidence, serves
+from slurm_llm.observe.stagewords import load_stages, with_stages
 from slurm_llm.observe.status import RunStatus, SlurmWord, build_status
 from slurm_llm.record import known_runs, load_record, load_submission
 from slurm_llm.rundir import LOG_ROOT, PLAN, JobPaths, RunPaths
 from slurm_llm.slurm.facts import JobFacts
 from slurm_llm.slurm.formats import JobId
+from slurm_llm.slurm.states import RunState, run_state
 from slurm_llm.surroundings import Surroundings
 
 SHOWN_CHOICES = 10
@@ -24,10 +26,14 @@ SHORTEST_BEGINNING = 9
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run directory and the Slurm job of it that is meant: the newest one unless a job id was asked for."""
+    """A run directory and the Slurm job of it that is meant.
+
+    `pinned` when that job was asked for; else it is the newest one that serves, or that has begun, at each look.
+    """
 
     paths: RunPaths
     job: JobPaths | None
+    pinned: bool = False
 
     @property
     def job_id(self) -> JobId | None:
@@ -58,7 +64,7 @@ def find_run(wanted: str | None, around: Surroundings) -> FoundRun:
     if wanted is None:
         if not runs:
             raise _none("no run yet", around)
-        return _newest_job(runs[-1])
+        return _current_job(runs[-1])
     for pick in (_by_job_id, _by_run_id, _by_name):
         found = pick(wanted, runs)
         if len(found) == 1:
@@ -69,20 +75,94 @@ def find_run(wanted: str | None, around: Surroundings) -> FoundRun:
 
 
 def evidence_of(found: FoundRun) -> Evidence:
-    """Read what the run directory says."""
-    return load_evidence(found.paths, found.job)
+    """Read what the run directory says now."""
+    now = current(found)
+    return load_evidence(now.paths, now.job)
+
+
+def current(found: FoundRun) -> FoundRun:
+    """Return the run with the job that is meant now: one may have handed over to another since."""
+    return found if found.pinned else _current_job(found.paths)
+
+
+def live_jobs(found: FoundRun, around: Surroundings) -> list[FoundRun]:
+    """Return each job that is meant and may still be there: Slurm has it, or it has not told its end.
+
+    Those that wait in the queue come first, then the oldest.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+    """
+    jobs = [found.job] if found.pinned else found.paths.jobs()
+    each = [FoundRun(found.paths, job, pinned=True) for job in jobs if job is not None]
+    known = around.slurm().query([one.job_id for one in each if one.job_id is not None]) if each else {}
+    states = {job_id: run_state(facts.state) for job_id, facts in known.items()}
+    going = {job_id for job_id, state in states.items() if not state.is_terminal}
+    live = [one for one in each if one.job_id in going or (one.job is not None and not has_result(one.job))]
+    return sorted(live, key=lambda one: one.job_id is None or states.get(one.job_id) is not RunState.PENDING)
 
 
 def status_of(found: FoundRun, around: Surroundings) -> RunStatus:
-    """Return the run's status; a Slurm that does not answer is told in it and is no error."""
-    word = ask_slurm([found], around)[0]
-    return status_by(found, word, around)
+    """Return the run's status; a Slurm that does not answer is told in it and is no error.
+
+    Of several jobs of a run the newest one that serves counts; notes say how the others are.
+    """
+    group = _jobs_to_ask(found)
+    words = ask_slurm(group, around)
+    return _merged([status_by(one, word, around) for one, word in zip(group, words, strict=True)], group)
 
 
 def status_by(found: FoundRun, word: SlurmWord, around: Surroundings) -> RunStatus:
-    """Return the run's status, given what Slurm said."""
+    """Return the status of one job of the run, given what Slurm said."""
     submission = load_submission(found.job) if found.job else None
-    return build_status(evidence_of(found), word, around.now(), submission.time if submission else None)
+    evidence = load_evidence(found.paths, found.job)
+    status = build_status(evidence, word, around.now(), submission.time if submission else None)
+    return with_stages(status, load_stages(found.paths.root), word)
+
+
+def _jobs_to_ask(found: FoundRun) -> list[FoundRun]:
+    """Return the job that counts by the files, then those beside it that may still live, and its own successors."""
+    first = current(found)
+    if found.pinned or first.job is None:
+        return [first]
+    jobs = [job for job in found.paths.jobs() if job != first.job and not has_result(job)]
+    others = [FoundRun(found.paths, job, pinned=True) for job in jobs]
+    known = {one.job for one in (first, *others)}
+    return [first, *others, *(one for one in _successors(first) if one.job not in known)]
+
+
+def _successors(found: FoundRun) -> list[FoundRun]:
+    own = found.job_id
+    jobs = [job for job in found.paths.jobs() if own is not None and job.job_id > own.number]
+    return [FoundRun(found.paths, job, pinned=True) for job in jobs if _follows(job) == (own and own.number)]
+
+
+def _follows(job: JobPaths | None) -> int | None:
+    """Return the job that this one takes over from."""
+    submission = load_submission(job) if job else None
+    return int(submission.after) if submission and submission.after.isdecimal() else None
+
+
+def _merged(statuses: Sequence[RunStatus], group: Sequence[FoundRun]) -> RunStatus:
+    """Return the status of the job that counts: the first, or, when it has ended, the newest of those that live."""
+    chosen = statuses[0]
+    living = [one for one in statuses if not one.ended]
+    if chosen.ended and living:
+        chosen = max(living, key=lambda one: one.job_id or 0)
+    after = {one.job.job_id: _follows(one.job) for one in group if one.job}
+    notes = [_beside(one, chosen, after) for one in statuses if one is not chosen]
+    return replace(chosen, notes=(*chosen.notes, *filter(None, notes)))
+
+
+def _beside(other: RunStatus, chosen: RunStatus, after: Mapping[int, int | None]) -> str:
+    mine, its = chosen.job_id or 0, other.job_id or 0
+    why = other.pending.text.rstrip(".") if other.pending else other.cause
+    what = f"{other.state.value}: {why}" if why else other.state.value
+    if after.get(its) == mine:
+        return f"job {its}, which is to take over, is {what}"
+    if other.ended:
+        return ""
+    return f"job {its}, which this one takes over from, is {what}" if after.get(mine) == its else f"job {its} is {what}"
 
 
 def ask_slurm(runs: Sequence[FoundRun], around: Surroundings) -> list[SlurmWord]:
@@ -101,19 +181,21 @@ def ask_slurm(runs: Sequence[FoundRun], around: Surroundings) -> list[SlurmWord]
 
 def list_runs(around: Surroundings, newest: int) -> list[RunStatus]:
     """Return the status of the newest runs, newest first; Slurm is asked once, about those without a result only."""
-    found = [_newest_job(paths) for paths in all_runs(around)[-newest:][::-1]]
-    open_ones = [one for one in found if one.job is not None and not has_result(one.job)]
+    groups = [_jobs_to_ask(_current_job(paths)) for paths in all_runs(around)[-newest:][::-1]]
+    open_ones = [one for group in groups for one in group if one.job is not None and not has_result(one.job)]
     words = dict(zip(map(id, open_ones), ask_slurm(open_ones, around), strict=True))
-    rows = (_status_or_none(one, words.get(id(one), SlurmWord(asked=False)), around) for one in found)
-    return [row for row in rows if row is not None]
+    return [row for group in groups if (row := _status_or_none(group, words, around)) is not None]
 
 
-def _status_or_none(found: FoundRun, word: SlurmWord, around: Surroundings) -> RunStatus | None:
+def _status_or_none(
+    group: Sequence[FoundRun], words: Mapping[int, SlurmWord], around: Surroundings
+) -> RunStatus | None:
     """Another release's plan, or one cut off, must not hide the other runs."""
     try:
-        return status_by(found, word, around)
+        statuses = [status_by(one, words.get(id(one), SlurmWord(asked=False)), around) for one in group]
     except SetupError:
         return None
+    return _merged(statuses, group)
 
 
 def _as_path(wanted: str, around: Surroundings) -> FoundRun | None:
@@ -130,30 +212,32 @@ def _within(paths: RunPaths, path: Path) -> FoundRun:
     """A path into a job's folder means that job."""
     for job in paths.jobs():
         if job.root == path or job.root in path.parents:
-            return FoundRun(paths, job)
-    return _newest_job(paths)
+            return FoundRun(paths, job, pinned=True)
+    return _current_job(paths)
 
 
-def _newest_job(paths: RunPaths) -> FoundRun:
-    jobs = paths.jobs()
-    return FoundRun(paths, jobs[-1] if jobs else None)
+def _current_job(paths: RunPaths) -> FoundRun:
+    """Return the run with its newest job that serves, as far as the files say, else the newest that has begun."""
+    jobs = paths.jobs()[::-1]
+    serving = next(filter(serves, jobs), None)
+    return FoundRun(paths, serving or next((job for job in jobs if job.attempts()), jobs[0] if jobs else None))
 
 
 def _by_job_id(wanted: str, runs: Sequence[RunPaths]) -> list[FoundRun]:
     if not (wanted.isascii() and wanted.isdecimal()):
         return []
-    jobs = (FoundRun(run, run.job(int(wanted))) for run in runs)
+    jobs = (FoundRun(run, run.job(int(wanted)), pinned=True) for run in runs)
     return [found for found in jobs if found.job is not None and found.job.root.is_dir()]
 
 
 def _by_run_id(wanted: str, runs: Sequence[RunPaths]) -> list[FoundRun]:
     exact = [run for run in runs if wanted in (_run_id(run), run.root.name)]
     begun = [run for run in runs if _run_id(run).startswith(wanted)] if len(wanted) >= SHORTEST_BEGINNING else []
-    return [_newest_job(run) for run in exact or begun]
+    return [_current_job(run) for run in exact or begun]
 
 
 def _by_name(wanted: str, runs: Sequence[RunPaths]) -> list[FoundRun]:
-    named = [_newest_job(run) for run in runs if wanted in (_name(run), _slug(run))]
+    named = [_current_job(run) for run in runs if wanted in (_name(run), _slug(run))]
     going = [found for found in named if found.job is not None and not has_result(found.job)]
     return going or named[-1:]
 

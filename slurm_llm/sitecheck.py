@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from slurm_llm import app
 from slurm_llm.errors import InputError, PlanError, Problem, SetupError, SiteError, SlurmError, SpecError, did_you_mean
+from slurm_llm.expansion import expand
 from slurm_llm.observe.checkrows import CONTRADICTIONS, Row, Verdict, exit_code
 from slurm_llm.observe.nodechoice import chosen_nodes
 from slurm_llm.observe.refusals import explain_refusal, refused_values
@@ -35,7 +36,7 @@ from slurm_llm.slurm.trial import (
     trial_argv,
 )
 from slurm_llm.spec import JobSpec, parse_spec
-from slurm_llm.surroundings import Surroundings, expand
+from slurm_llm.surroundings import Surroundings
 from slurm_llm.yamlio import Document, Tree
 
 FactT = TypeVar("FactT")

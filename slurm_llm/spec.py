@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, field_validator
 
 from slurm_llm.errors import SpecError
 from slurm_llm.fields import (
@@ -23,6 +23,7 @@ from slurm_llm.fields import (
     SlurmMemory,
     SlurmTime,
 )
+from slurm_llm.preparation import Bench, Prepare
 from slurm_llm.schema import Section, apply_settings, validate
 from slurm_llm.yamlio import Document, Tree, load_document, parse_document
 
@@ -74,6 +75,10 @@ class TritonOptions(Section):
     log_verbose: Annotated[int, Field(ge=0)] = 0
     exit_timeout_s: Positive | None = None
     extra_args: Lines = ()
+    openai_frontend: NonEmpty | None = None
+    """`main.py` of the OpenAI-compatible front end, where it is not in its usual place of the image."""
+    tokenizer: NonEmpty | None = None
+    """Tokenizer of the front end: a path or a Hugging Face id; left out, the model's own."""
 
     @field_validator("model_name")
     @classmethod
@@ -110,6 +115,17 @@ OWNED_TRITON_ARGUMENTS = frozenset(
 )
 
 
+class BalancerOptions(Section):
+    """One address before all instances, on the job's first node; its port is drawn like Triton's unless given."""
+
+    program: Literal["haproxy", "nginx"]
+    port: Port | None = None
+
+
+def _by_name(value: object) -> object:
+    return {"program": value} if isinstance(value, str) else value
+
+
 class Preflight(Section):
     """The check between allocation and start; `mpi: false` leaves out the part that needs mpi4py."""
 
@@ -136,11 +152,31 @@ class Recovery(Section):
     """What is done when a server fails; nothing unless asked.
 
     `restarts`: how often it is started again in the same allocation, `backoff_s` seconds after the failure, twice as
-    long each further time.
+    long each further time; after `reset_s` seconds of service all of them are there again. `spare_nodes`: nodes beyond
+    those that the ranks need, so that a restart leaves out one that failed. `requeue`: how often the job goes back
+    into the queue when no restart is left or possible; with it Slurm may requeue the job too.
     """
 
     restarts: Annotated[int, Field(ge=0, le=100)] = 0
     backoff_s: Annotated[int, Field(ge=0, le=3600)] = 10
+    reset_s: Positive = 3600
+    spare_nodes: Annotated[int, Field(ge=0, le=1000)] = 0
+    requeue: Annotated[int, Field(ge=0, le=100)] = 0
+
+
+class Service(Section):
+    """A server that outlives its jobs; in seconds.
+
+    `successors`: how many jobs may follow the first one, each before the end of the one before it. `handover_s`: ahead
+    of its end a job submits the next one, which has so long for the queue and for its start. `drain_s`: so long the old
+    job goes on to answer once the next one serves, and so long requests in flight then have. `idle_stop_s`: a server
+    that nobody has asked for so long ends by itself.
+    """
+
+    successors: Annotated[int, Field(ge=0)] | Literal["unlimited"] = 0
+    handover_s: Annotated[int, Field(ge=10)] = 600
+    drain_s: Positive = 60
+    idle_stop_s: Annotated[int, Field(ge=10)] | None = None
 
 
 class JobSpec(Section):
@@ -166,6 +202,9 @@ class JobSpec(Section):
     exclude_nodes: NodeSet | None = None
     container: Container | None = None
     triton: TritonOptions = TritonOptions()
+    frontend: Literal["triton", "openai"] = "triton"
+    """What the leader starts: tritonserver, or the image's OpenAI-compatible front end around it."""
+    balancer: Annotated[BalancerOptions | None, BeforeValidator(_by_name)] = None
     engine_args: dict[str, JsonValue] = {}  # noqa: RUF012
     env: Environment = {}  # noqa: RUF012
     gpu_clocks: Annotated[str, Field(pattern=r"^[0-9]+(,[0-9]+)?$")] | None = None
@@ -175,6 +214,9 @@ class JobSpec(Section):
     preflight: Preflight = Preflight()
     timeouts: Timeouts = Timeouts()
     recovery: Recovery = Recovery()
+    service: Service | None = None
+    prepare: Prepare | None = None
+    bench: Bench | None = None
     log_root: NonEmpty | None = None
     sbatch_extra: SbatchOptions = ()
     prologue: Shell | None = None

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_llm.errors import InputError, Problem
 from slurm_llm.process import Runner
 from slurm_llm.process import run as run_process
 from slurm_llm.slurm.client import SlurmClient
@@ -49,33 +48,3 @@ class Surroundings:
     def slurm(self) -> SlurmClient:
         """Return Slurm as this user sees it."""
         return SlurmClient(self.runner, self.environ)
-
-
-def expand(text: str, environ: Mapping[str, str], where: str) -> str:
-    """Replace `~` at the beginning and `$NAME`; `where` is the field that holds `text`, for messages.
-
-    Slurm and most programs expand neither in file names.
-
-    Raises:
-        InputError: a variable that is not set.
-    """
-    if text == "~" or text.startswith("~/"):
-        text = environ.get("HOME", "~") + text[1:]
-    parts = text.split("$")
-    result = parts[0]
-    for part in parts[1:]:
-        name = part[1 : part.find("}")] if part.startswith("{") and "}" in part else _name_at(part)
-        if not name:
-            what = f"'{text}' holds a $ that names no variable"
-            raise InputError(Problem(where, what, "$NAME or ${NAME}; nothing else is expanded"))
-        if name not in environ:
-            raise InputError(Problem(where, f"'{text}' uses ${name}, which is not set", todo=f"export {name}"))
-        result += environ[name] + part[len(name) + (2 if part.startswith("{") else 0) :]
-    return result
-
-
-def _name_at(text: str) -> str:
-    end = 0
-    while end < len(text) and (text[end].isalnum() or text[end] == "_"):
-        end += 1
-    return text[:end]

@@ -9,7 +9,7 @@ from slurm_llm.errors import NotReady, Problem, RunFailed
 from slurm_llm.observe.facts import load_layout
 from slurm_llm.observe.status import RunStatus, SlurmWord
 from slurm_llm.observe.text import clean
-from slurm_llm.runs import FoundRun, ask_slurm, evidence_of, status_by
+from slurm_llm.runs import FoundRun, evidence_of, live_jobs, status_by, status_of
 from slurm_llm.slurm.client import SlurmClient
 from slurm_llm.slurm.formats import JobId
 from slurm_llm.slurm.states import RunState, SlurmState
@@ -45,10 +45,9 @@ def watch(found: FoundRun, around: Surroundings) -> Iterator[Look]:
     """Yield looks at the run, one squeue each: a second apart after a change, growing to five."""
     pause, unanswered, endings, last = FIRST_PAUSE_S, 0, 0, None
     while True:
-        word = ask_slurm([found], around)[0]
-        status = status_by(found, word, around)
-        unanswered = unanswered + 1 if word.problem else 0
-        endings = endings + 1 if status.ended and not word.problem else 0
+        status = status_of(found, around)
+        unanswered = 0 if status.slurm_answered else unanswered + 1
+        endings = endings + 1 if status.ended and status.slurm_answered else 0
         yield Look(status, unanswered, status.has_result or endings >= BELIEVED_AFTER)
         pause = FIRST_PAUSE_S if status.state is not last or status.ended else min(LAST_PAUSE_S, pause * GROWTH)
         last = status.state
@@ -99,9 +98,18 @@ def _not_ready(status: RunStatus, timeout_s: float) -> Problem:
 def cancel(found: FoundRun, around: Surroundings, told: Told = tell_nobody) -> RunStatus:
     """End the run, in order where it runs, and return its last status; a run that has ended is left as it is.
 
+    All of its jobs end. Those in the queue go first, so that none starts in place of one that ends.
+
     Raises:
-        SlurmError: Slurm does not answer, or refuses; NotReady: the job is still there after scancel.
+        SlurmError: Slurm does not answer, or refuses; NotReady: a job is still there after scancel.
     """
+    done: dict[JobId | None, RunStatus] = {}
+    while left := [one for one in live_jobs(found, around) if one.job_id not in done]:
+        done[left[0].job_id] = _cancel_job(left[0], around, told)
+    return next(iter(done.values())) if len(done) == 1 else status_of(found, around)
+
+
+def _cancel_job(found: FoundRun, around: Surroundings, told: Told) -> RunStatus:
     job_id, slurm = found.job_id, around.slurm()
     facts = slurm.query([job_id]).get(job_id) if job_id is not None else None
     status = status_by(found, SlurmWord(facts, asked=job_id is not None), around)

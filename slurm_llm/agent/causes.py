@@ -51,6 +51,11 @@ BY_KIND: Dict[str, Advice] = {
         "Look at the rank that stands out (`slurm-llm health RUN`, `slurm-llm logs RUN --rank N`). Where starts merely"
         " take longer, raise `timeouts.stall_s` or `timeouts.ready_s`.",
     ),
+    "shm": Advice(
+        "Too little of that node's /dev/shm is free: what another run or user has left there holds the rest.",
+        "Tell the admins, or submit again with the node in `exclude_nodes`; lower `preflight.dev_shm_mib` where ranks"
+        " need less.",
+    ),
     "node": Advice(
         "A node is gone, and everything on it.",
         "Submit again with it in `exclude_nodes`, and tell the admins.",

@@ -152,16 +152,32 @@ def largest_rank(case: Case, node: Optional[str]) -> Optional[int]:
     some gigabytes a second.
     """
     here = [own for own in case.facts.ranks.values() if node is not None and own.node == node]
-    if len(here) == 1:
-        return here[0].rank
-    sized = sorted(((own.rss_mib or 0.0, own.rank) for own in here), reverse=True)
-    if len(sized) > 1 and sized[0][0] > CLEAR_LEAD * sized[1][0]:
-        return sized[0][1]
+    heaviest = heaviest_rank(case, node)
+    if len(here) == 1 or heaviest is not None:
+        return here[0].rank if heaviest is None else heaviest
     last = {own.rank: max((moment(item) for item in case.ends_of(own.rank)), default=0.0) for own in here}
     ordered = sorted(last, key=lambda rank: -last[rank])
     if len(ordered) > 1 and last[ordered[0]] - last[ordered[1]] > LATER_S:
         return ordered[0]
     return None
+
+
+def heaviest_rank(case: Case, node: Optional[str]) -> Optional[int]:
+    """Return the rank on `node` that held much more memory than any other there when it was last measured."""
+    here = [own for own in case.facts.ranks.values() if node is not None and own.node == node]
+    sized = sorted(((own.rss_mib or 0.0, own.rank) for own in here), reverse=True)
+    return sized[0][1] if len(sized) > 1 and sized[0][0] > CLEAR_LEAD * sized[1][0] else None
+
+
+def killed_for_memory(case: Case) -> Optional[int]:
+    """Return the rank of the first process of which its control group says that the kernel killed it for memory."""
+    ends = [item for item in case.records if item["kind"] == "ended" and item.get("oom")]
+    return int(min(ends, key=moment)["rank"]) if ends else None
+
+
+def anybody_began(case: Case) -> bool:
+    """Tell whether any rank has come into being."""
+    return any(item["kind"] in ("start", "found", "exit") for item in case.records)
 
 
 def moment(item: journal.Record) -> float:
@@ -298,7 +314,7 @@ def evidence(case: Case, finding: Finding) -> Tuple[Evidence, ...]:
 
 def _journal_rows(case: Case, finding: Finding) -> List[Evidence]:
     rows = [
-        Evidence("journal/head.jsonl", "node %s silent for %s s" % (item["node"], item.get("silent_s")))
+        Evidence("journal/head.jsonl", "node %s silent for %s s" % (item["node"], item.get("silent_s", "some")))
         for item in case.records
         if item["kind"] == "lost" and finding.kind == "node"
     ]

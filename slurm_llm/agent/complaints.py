@@ -6,10 +6,13 @@ slow. Triton's own words are the same for every engine (core, src/model_lifecycl
 
 import os
 import re
-from typing import Dict, NamedTuple, Optional
+import time
+from typing import Dict, Iterable, List, NamedTuple, Optional
 
 BLOCK = 65536
 LENGTH = 300
+PAUSE_S = 1.0
+"""Each look asks a file system that nodes share for the sizes of logs."""
 _FATAL = re.compile(
     rb"(Failed to initialize Python stub: [^\n]{1,400}|failed to load \'[^\'\n]{1,200}\' version[^\n]{0,400})"
 )
@@ -28,6 +31,15 @@ class Listener:
     def __init__(self) -> None:
         self.read: Dict[int, int] = {}
         self.heard: Dict[int, Complaint] = {}
+        self.next_at = 0.0
+
+    def news(self, folder: str, ranks: Iterable[int]) -> List[Complaint]:
+        """Return new complaints in the logs of `ranks` below `folder`; looks no more often than every second."""
+        if time.monotonic() < self.next_at:
+            return []
+        self.next_at = time.monotonic() + PAUSE_S
+        found = [self.listen(rank, os.path.join(folder, "rank-%d.log" % rank)) for rank in ranks]
+        return [complaint for complaint in found if complaint is not None]
 
     def listen(self, rank: int, path: str) -> Optional[Complaint]:
         """Return the rank's complaint when it is new."""

@@ -6,7 +6,7 @@ import textwrap
 import time
 from typing import Any, Dict, Iterator, List, Optional
 
-from . import causes, diagnose, fold, journal, known, reading
+from . import causes, diagnose, fold, journal, known, phases, reading
 
 TAIL_LINES = 8
 TELLING_LINES = 3
@@ -31,6 +31,7 @@ def result(attempt_dir: str, ranks: int, codes: List[int], preflight_code: int) 
     """Fold the attempt's journals and logs into the value of its result file."""
     records = journal.read_folder(os.path.join(attempt_dir, "journal"))
     facts = fold.fold(records, ranks)
+    facts = facts._replace(phases=_with_queue(facts, attempt_dir))
     first = facts.first_end
     entries = known.load(known.beside_this_file())
     own = first.rank if first else next((item.get("rank") for item in records if item["kind"] == "stall"), None)
@@ -42,10 +43,25 @@ def result(attempt_dir: str, ranks: int, codes: List[int], preflight_code: int) 
     return _value(material, diagnose.diagnose(material))
 
 
+def _with_queue(facts: fold.RunFacts, attempt_dir: str) -> phases.Phases:
+    """Return the phases with the time in the queue, unless it was the job itself that has written down its time."""
+    job_dir, name = os.path.split(attempt_dir)
+    try:
+        with open(os.path.join(job_dir, "job.json"), encoding="utf-8") as stream:
+            job = json.load(stream)
+        submitted = float(job["time"]) if job["by"] != "sbatch" else None
+        return phases.queued(facts.phases, submitted, facts.began, int(name.rpartition("-")[2]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return facts.phases
+
+
 def _value(material: diagnose.Material, found: diagnose.Diagnosis) -> Dict[str, Any]:
     facts = material.facts
     failed = found.state == "FAILED"
     first = facts.first_end if failed and found.kind not in ("node", "preflight") else None
+    if first is not None and found.kind == "memory" and found.rank not in (None, first.rank):
+        # All die at once then, and the first one to be seen is any of them.
+        first = fold.end_of(material.records, found.rank)
     preflight = [log for log in material.logs if log.source.where == "preflight"]
     good = found.state in ("COMPLETED", "CANCELLED") or (found.state == "TIMED_OUT" and facts.ready_at is not None)
     return {
@@ -61,6 +77,7 @@ def _value(material: diagnose.Material, found: diagnose.Diagnosis) -> Dict[str, 
         "ready": facts.ready_at,
         "ended": round(time.time(), 3),
         "ranks_ended": {str(own.rank): own.how for own in facts.ranks.values() if own.how},
+        "phases": phases.as_json(facts.phases),
         "diagnosis": diagnose.as_json(found),
     }
 

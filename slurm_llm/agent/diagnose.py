@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from . import clues, fold, known, reading
+from . import clues, fold, known, reading, xids
 from .causes import advice
 from .clues import Case, Evidence, Finding
 from .verdicts import Material as Material
@@ -39,8 +39,8 @@ class Victims(NamedTuple):
 class Diagnosis(NamedTuple):
     """What is wrong with a run; `kind` is `none` when nothing is.
 
-    Kinds: node, preflight, memory, exit, exit0, signal, raise, unseen, step, hang, not-ready, launch, agents, failed,
-    time, stop, preempted, unknown. `at` is seconds since the epoch. `means` and `remedies` are for people.
+    Kinds: node, preflight, memory, gpu, exit, exit0, signal, raise, unseen, step, hang, not-ready, launch, shm, agents,
+    failed, time, stop, preempted, unknown. `at` is seconds since the epoch. `means` and `remedies` are for people.
     """
 
     state: str
@@ -62,7 +62,7 @@ class Diagnosis(NamedTuple):
 def diagnose(material: Material) -> Diagnosis:
     """Return the first cause of what has happened to a run, or that nothing has."""
     case = Case(material.facts, material.records, material.logs, material.entries)
-    return _dressed(judge(case, material), case, material)
+    return _with_gpus(_dressed(judge(case, material), case, material), case)
 
 
 def as_json(value: Any) -> Any:
@@ -95,6 +95,25 @@ def _dressed(finding: Finding, case: Case, material: Material) -> Diagnosis:
         evidence=clues.evidence(case, finding)[:MOST_EVIDENCE],
         known=explained,
         victims=_victims(case, finding, material.over),
+    )
+
+
+def _with_gpus(found: Diagnosis, case: Case) -> Diagnosis:
+    """Return the diagnosis with what the node agents and the preflight have heard of GPUs."""
+    own = xids.blame(case.records, found.kind, found.cause, found.rank, found.node, found.at)
+    more = xids.warnings(case.records, None if own is None else own.fault)
+    found = found._replace(warnings=found.warnings + tuple(Known(*one) for one in more))
+    if own is None:
+        return found
+    found = found._replace(
+        cause=own.cause,
+        evidence=(Evidence(own.told.where, own.fault.describe()),) + found.evidence[: MOST_EVIDENCE - 1],
+        known=(Known(*own.told),) + found.known[: MOST_KNOWN - 1],
+    )
+    if not own.broken:
+        return found._replace(remedies=found.remedies + (own.told.remedy,))
+    return found._replace(
+        kind="gpu", rank=own.rank, node=own.node, means=own.told.means + ".", remedies=(own.told.remedy,)
     )
 
 

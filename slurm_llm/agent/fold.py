@@ -1,7 +1,8 @@
 """From journal records to facts: rank states, the run's state, who went first. Pure; for use in the job and later."""
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
+from . import phases
 from .journal import Record, in_order
 from .processes import describe_exit_code
 
@@ -12,6 +13,8 @@ ENGINE_S = 0.4
 TOGETHER_S = 0.5
 CAUSE_S = 5.0
 """How long before its rank's end a killed child may have been the cause of it."""
+
+SERVICE_NEWS = frozenset(("successor", "no-successor", "successor-failed", "preempted"))
 
 WAITING, STARTING, LOADING, LOADED, READY, ENDED = "waiting", "starting", "loading", "loaded", "ready", "ended"
 
@@ -30,6 +33,11 @@ class RankState(NamedTuple):
     rss_mib: Optional[float] = None
     cpu_s: Optional[float] = None
     visible_gpus: Optional[str] = None
+    gpu_mib: Optional[int] = None
+    gpu_util: Optional[int] = None
+    """How busy its GPUs are, in percent."""
+    gpus: Tuple[int, ...] = ()
+    """The GPUs that its processes use, by NVML's index on that node."""
 
 
 class FirstEnd(NamedTuple):
@@ -54,15 +62,22 @@ class RunFacts(NamedTuple):
     stop_why: Optional[str]
     restart_in_s: Optional[float]
     began: Optional[float]
+    requeued: bool = False
+    """Whether the job's script has sent the job back into the queue."""
+    phases: "phases.Phases" = phases.Phases()
+    service_news: str = ""
+    """What has gone wrong with the handover to another job."""
 
 
 def fold(records: Iterable[Record], ranks: int) -> RunFacts:
     """Return the facts that `records` of one attempt with `ranks` ranks add up to."""
     states = {rank: RankState(rank) for rank in range(ranks)}
     ordered = in_order(records)
+    service_news = ""
     state, reason, ready_at = "STARTING", "", None
     stop_why: Optional[str] = None
     restart_in_s: Optional[float] = None
+    requeued = False
     for item in ordered:
         kind = item["kind"]
         if kind == "state":
@@ -73,6 +88,10 @@ def fold(records: Iterable[Record], ranks: int) -> RunFacts:
             stop_why = stop_why or str(item.get("why", "stop"))
         elif kind == "restart":
             restart_in_s = float(item.get("in_s", 0))
+        elif kind in ("requeue", "requeue-refused"):
+            requeued = kind == "requeue"
+        elif kind in SERVICE_NEWS:
+            service_news = "" if kind == "successor" else str(item.get("text", ""))
         elif kind == "sample":
             _apply_sample(states, item)
         elif isinstance(item.get("rank"), int) and item["rank"] in states:
@@ -80,7 +99,19 @@ def fold(records: Iterable[Record], ranks: int) -> RunFacts:
     if ready_at is not None:
         states = {rank: _as_serving(own) for rank, own in states.items()}
     began = float(ordered[0]["t"]) if ordered else None
-    return RunFacts(states, first_end(ordered, ready_at), state, reason, ready_at, stop_why, restart_in_s, began)
+    return RunFacts(
+        states,
+        first_end(ordered, ready_at),
+        state,
+        reason,
+        ready_at,
+        stop_why,
+        restart_in_s,
+        began,
+        requeued,
+        phases.phases(ordered, ranks),
+        service_news,
+    )
 
 
 def _as_serving(own: RankState) -> RankState:
@@ -113,7 +144,13 @@ def _apply_sample(states: Dict[int, RankState], item: Record) -> None:
     samples: Dict[str, Dict[str, Any]] = item.get("ranks", {})
     for name, values in samples.items():
         if name.isdigit() and int(name) in states:
-            states[int(name)] = states[int(name)]._replace(rss_mib=values.get("rss_mib"), cpu_s=values.get("cpu_s"))
+            states[int(name)] = states[int(name)]._replace(
+                rss_mib=values.get("rss_mib"),
+                cpu_s=values.get("cpu_s"),
+                gpu_mib=values.get("gpu_mib"),
+                gpu_util=values.get("gpu_util"),
+                gpus=tuple(values.get("gpus", ())),
+            )
 
 
 def first_end(ordered: List[Record], ready_at: Optional[float]) -> Optional[FirstEnd]:
@@ -122,13 +159,16 @@ def first_end(ordered: List[Record], ready_at: Optional[float]) -> Optional[Firs
     The exit record of a rank's own wrapper counts where no agent has seen an engine of that rank: it failed before it
     started one, or there was no agent.
     """
-    stop_at = min((float(item["t"]) for item in ordered if item["kind"] == "stop"), default=float("inf"))
+    # Slurm's SIGTERM reaches every process of the steps, and of some jobs (a preempted one's) not the script.
+    stop_at = min((float(item["t"]) for item in ordered if item["kind"] in ("stop", "term")), default=float("inf"))
     finish_at = min((float(item["t"]) for item in ordered if item["kind"] == "finish"), default=float("inf"))
     seen = {item.get("rank") for item in ordered if item["kind"] == "found" and item.get("main")}
     ends = [item for item in ordered if item["kind"] == "ended" and not item.get("asked")]
     ends += [dict(item, main=True) for item in ordered if item["kind"] == "exit" and item.get("rank") not in seen]
-    ends = [item for item in ends if not _was_told(item, stop_at) and _at(item) <= finish_at]
-    failures = [item for item in ends if _is_failure(item)]
+    told = {item["rank"] for item in ends if item.get("main") and _was_told(item, stop_at)}
+    ends = [item for item in ends if not _was_told(item, stop_at, told) and _at(item) <= finish_at]
+    loaded = {item.get("rank"): float(item["t"]) for item in reversed(ordered) if item["kind"] == "loaded"}
+    failures = [item for item in ends if _is_failure(item, loaded.get(item["rank"]))]
     if not failures:
         return None
     noticed = min(map(_at, failures))
@@ -139,7 +179,19 @@ def first_end(ordered: List[Record], ready_at: Optional[float]) -> Optional[Firs
         for item in ends
         if noticed - CAUSE_S <= _at(item) <= noticed and (_by_signal(item) or _was_the_engine(item, last, ends))
     ]
-    item = min(failures + victims, key=_at)
+    return _as_end(min(failures + victims, key=_at), ready_at)
+
+
+def end_of(records: List[Record], rank: int) -> Optional[FirstEnd]:
+    """Return the first end by a signal of a process of `rank`, whoever ended before it."""
+    ends = [item for item in records if item["kind"] == "ended" and item.get("rank") == rank and _by_signal(item)]
+    if not ends:
+        return None
+    ready = next((float(item["t"]) for item in in_order(records) if item.get("state") == "READY"), None)
+    return _as_end(min(ends, key=_at), ready)
+
+
+def _as_end(item: Record, ready_at: Optional[float]) -> FirstEnd:
     phase = "serving" if ready_at is not None and _at(item) >= ready_at else "loading"
     name = str(item.get("name", "engine"))
     return FirstEnd(int(item["rank"]), str(item.get("node", "?")), name, _how(item), phase, _at(item))
@@ -149,12 +201,14 @@ def _how(item: Record) -> Optional[str]:
     return item.get("how") if item["kind"] == "ended" else _exit_words(item)
 
 
-def _was_told(item: Record, stop_at: float) -> bool:
+def _was_told(item: Record, stop_at: float, told: Iterable[int] = ()) -> bool:
     """Tell whether a process ended because it was told to.
 
-    `scancel` reaches engines, agents and head at about the same time, and any of them may notice it first.
+    `scancel` reaches engines, agents and head at about the same time, and any of them may notice it first. Once the
+    server of a rank has gone, its wrapper kills what is left; `told` are ranks whose server was told to end.
     """
-    grace = 2.0 if _how(item) in ("signal SIGTERM", "exit 0") else 0.0
+    by_wrapper = item["rank"] in told and not item.get("main")
+    grace = 2.0 if by_wrapper or _how(item) in ("signal SIGTERM", "exit 0") else 0.0
     return _at(item) > stop_at - grace
 
 
@@ -177,17 +231,39 @@ def _was_the_engine(item: Record, last: Dict[Any, Any], ends: List[Record]) -> b
     return _how(item) != "exit 0" or not any(0.0 <= at - _at(item) < TOGETHER_S for at in servers)
 
 
-def _is_failure(item: Record) -> bool:
+def _is_failure(item: Record, loaded_at: Optional[float]) -> bool:
     """Tell whether the end of an engine process is the end of its rank.
 
     An engine runs short-lived helpers, whatever their status (Triton starts its Python stub once to ask for its
     version, and that one exits with 1). A child that had lived for a while is part of the engine, and so is a stub
-    that dies by a signal, even while its server lives on and calls itself ready.
+    that dies by a signal or with another status, however soon, even while its server lives on and calls itself ready.
     """
-    if item.get("main") or float(item.get("lived_s", 0.0)) >= HELPER_S:
+    if item.get("main"):
         return True
+    if item.get("how") in (None, "exit 0") and _is_long_helper(item, loaded_at):
+        return False
+    telling = _is_stub(item) and item.get("how") not in (None, "exit 0", "exit 1")
+    return telling or float(item.get("lived_s", 0.0)) >= HELPER_S
+
+
+def _is_long_helper(item: Record, loaded_at: Optional[float]) -> bool:
+    """Tell whether a child that ended in order, or unseen, was a helper however long it lived.
+
+    Triton completes a model's configuration in a stub of its own, and importing vLLM for that takes 10 s. vLLM looks at
+    its model in a process for as long, while it loads; compilers run at a request. What is the engine's began before it
+    had loaded, and lasts.
+    """
+    if item.get("helper"):
+        return True
+    if _is_stub(item) or item.get("name") == "tritonserver":
+        return False
+    began = _at(item) - float(item.get("lived_s", 0.0))
+    return loaded_at is None or not began < loaded_at < _at(item)
+
+
+def _is_stub(item: Record) -> bool:
     # The kernel cuts a process's name to 15 characters.
-    return _by_signal(item) and str(item.get("name", "")).startswith("triton_python_b")
+    return str(item.get("name", "")).startswith("triton_python_b")
 
 
 def describe_complaint(item: Record) -> str:

@@ -9,18 +9,16 @@ import os
 import select
 import signal
 import subprocess
-import sys
+import threading
 import time
 from typing import Any, Dict, List, Optional
 
-from . import fold, journal, nodes, probe, prober, watchdog
+from . import fold, front, journal, nodes, probe, prober, service, watchdog, writer
 
 TICK_S = 0.2
 SETTLE_S = 0.3
 """How long after the first end other nodes' reports are awaited, so that the earliest one is named."""
-SUSPECT_S = 4.5
-"""How long a rank is looked for that holds up the others, once the model does not answer."""
-COMPLAINT_S = 2.0
+COMPLAINT_S = 1.2
 """How long a rank whose model failed has for an end of its own, which says more."""
 HELLO_S = 10.0
 GIVE_UP_S = 5.0
@@ -37,25 +35,28 @@ class Head:
             self.plan: Dict[str, Any] = json.load(stream)
         self.attempt_dir = attempt_dir
         self.parent = os.getppid()
-        self.path = os.path.join(attempt_dir, "journal", "head.jsonl")
+        self.writer = writer.Writer(os.path.join(attempt_dir, "journal", "head.jsonl"))
         self.ranks = len(self.plan["ranks"])
         self.instance_of = {item["leader"]: item["index"] for item in self.plan["instances"]}
         self.records: List[journal.Record] = []
         self.script = os.path.join(attempt_dir, "journal", "job.jsonl")
         self.script_read = 0
         self.hellos: Dict[str, str] = {}
-        limits = {name: float(self.plan[name]) for name in watchdog.Limits._fields}
-        self.watchdog = watchdog.Watchdog(watchdog.Limits(**limits))
+        limits = {name: float(self.plan["limits"][name]) for name in watchdog.Limits._fields}
+        self.watchdog = watchdog.Watchdog(watchdog.Limits(**limits), watchdog.members_of(self.plan))
         self.alive = nodes.Nodes()
         self.gave_up = False
+        self.unsaid: List[str] = []
         self.give_up_at: Optional[float] = None
-        self.suspicion: Optional[watchdog.Stall] = None
-        self.suspected_at = 0.0
         self.complaint: Optional[journal.Record] = None
         self.complained_at = 0.0
         self.nodes = int(self.plan["allocation"]["nodes"])
         self.order: Optional[str] = None
+        self.front = front.Front(self.plan, attempt_dir)
         self.prober = prober.Prober(self.plan["server"]["model_name"], self.plan["probe"], self.watchdog.limits)
+        job = os.environ.get("SLURM_JOB_ID", "")
+        self.service = service.Service(self.plan, run_dir, job, service.Voice(self.parent, self.note, writer.say))
+        self.prober.traffic = self.service.traffic
         self.last_answer = "none"
         self.state = ""
         self.failed_at: Optional[float] = None
@@ -71,15 +72,15 @@ class Head:
         """Write one record to the head's journal."""
         item = journal.record(kind, **fields)
         self.records.append(item)
-        journal.append(self.path, item)
+        self.writer.write(item)
 
-    def set_state(self, state: str, reason: str = "") -> None:
+    def set_state(self, state: str, reason: str = "", **more: Any) -> None:
         """Record a change of the run's state and tell it in the job's output."""
         if state == self.state:
             return
         self.state = state
-        self.note("state", state=state, reason=reason)
-        print("slurm_llm: %s %s%s" % (time.strftime("%H:%M:%S"), state, ": " + reason if reason else ""), flush=True)
+        self.note("state", state=state, reason=reason, **more)
+        writer.say("slurm_llm: %s %s%s" % (time.strftime("%H:%M:%S"), state, ": " + reason if reason else ""))
 
     def run(self) -> None:
         """Follow the attempt until the agents' step has closed its output."""
@@ -87,15 +88,29 @@ class Head:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         self.set_state("STARTING")
+        lacks = self.front.lacks()
+        if lacks:
+            self._fail(lacks)
         while self._read() and not self._overdue():
             self._read_script()
             self._take_answers()
             self._clear_up()
             self._judge()
             self._watch_nodes()
+            self._heed_service()
             self._give_order()
+            self._keep_journal()
+        self.front.close()
+        self.service.settle()
+        self._heed_service()
         if not self.finished and not self.asked:
             self.set_state("FAILED", "the node agents' step ended before the server")
+
+    def _keep_journal(self) -> None:
+        news = self.writer.mend(self.records)
+        if news:
+            self.note("warning", text=news)
+            writer.say("slurm_llm: warning: %s" % news)
 
     def _overdue(self) -> bool:
         """Tell whether the agents have had their time: a lost node's never answers."""
@@ -113,8 +128,12 @@ class Head:
 
     def _read_script(self) -> None:
         try:
-            if os.stat(self.script).st_size == self.script_read:
+            size = os.stat(self.script).st_size
+            if size == self.script_read:
                 return
+            if size < self.script_read:
+                # Removed by hand, and begun anew.
+                self.script_read = 0
             with open(self.script, "rb") as stream:
                 stream.seek(self.script_read)
                 data = stream.read()
@@ -158,10 +177,12 @@ class Head:
             self._check_room(item)
         elif item["kind"] == "ended":
             self.end_seen = True
+        elif item["kind"] == "term":
+            self.service.explain()
         elif item["kind"] == "complaint" and self.complaint is None:
             self.complaint, self.complained_at = item, time.monotonic()
         elif item["kind"] == "warning":
-            print("slurm_llm: warning: %s" % item["text"], flush=True)
+            writer.say("slurm_llm: warning: %s" % item["text"])
         elif item["kind"] == "found":
             if self.state == "STARTING":
                 self.set_state("LOADING")
@@ -177,7 +198,7 @@ class Head:
                 self.plan["allocation"]["ranks_per_node"],
                 need,
             )
-            self._fail(what)
+            self._fail(what, why="shm", node=item["node"])
 
     def _meet(self, item: journal.Record) -> None:
         instance = self.instance_of.get(item["rank"])
@@ -190,35 +211,25 @@ class Head:
         self.prober.follow(leader)
 
     def _take_answers(self) -> None:
-        for leader, answer in self.prober.take():
-            self.last_answer = str(answer.status or answer.body)
-            if leader.instance not in self.prober.answered or self.asked or self.failed_at is not None:
+        for said in self.prober.take():
+            self.last_answer = str(said.answer.status or said.answer.body)
+            if self.asked or self.failed or self.failed_at is not None:
                 continue
-            stall = self.watchdog.health(leader.instance, answer, time.monotonic())
-            busy = self.prober.silent.pop(leader.instance, None)
-            if stall is None and busy is not None:
-                stall = self.watchdog.silence(leader.instance, busy)
+            stall = self.watchdog.heard(said, time.monotonic())
             if stall is not None:
-                self._suspect(stall)
-            elif answer.ok and len(self.prober.answered) == len(self.plan["instances"]):
+                self._stalled(stall)
+            elif said.instance not in self.watchdog.answered:
+                continue
+            elif said.answer.ok and len(self.watchdog.answered) == len(self.plan["instances"]):
                 self._serve()
-            elif not answer.ok and self.state == "READY":
-                said = answer.status or answer.body
-                self.set_state("DEGRADED", "leader of instance %d: %s" % (leader.instance, said))
-
-    def _suspect(self, stall: watchdog.Stall) -> None:
-        """Fail at once when a rank stands out; else look for one for two more beats, since it has just begun to."""
-        if stall.culprit is not None:
-            self._stalled(stall)
-        elif self.suspicion is None:
-            self.suspicion, self.suspected_at = stall, time.monotonic()
+            elif not said.answer.ok and self.state == "READY":
+                self.set_state("DEGRADED", "leader of instance %d: %s" % (said.instance, self.last_answer))
 
     def _clear_up(self) -> None:
-        if self.suspicion is None or self.asked or self.failed:
-            return
-        culprit = self.watchdog.progress.culprit()
-        if culprit is not None or time.monotonic() - self.suspected_at >= SUSPECT_S:
-            self._stalled(self.suspicion._replace(culprit=culprit))
+        over = self.asked or self.failed or self.failed_at is not None
+        stall = None if over else self.watchdog.overdue(time.monotonic())
+        if stall is not None:
+            self._stalled(stall)
 
     def _stalled(self, stall: watchdog.Stall) -> None:
         silent = self.alive.silent(time.monotonic())
@@ -230,7 +241,7 @@ class Head:
             str(key): [round(own.user, 3), round(own.system, 3), round(own.naps, 1), own.states]
             for key, own in self.watchdog.progress.rates().items()
         }
-        self.note("stall", rank=rank, what=stall.describe(), rates=rates)
+        self.note("stall", rank=rank, what=stall.describe(), rates=rates, refused=stall.refused)
         self._fail(stall.describe())
 
     def _watch_nodes(self) -> None:
@@ -247,32 +258,14 @@ class Head:
         self.give_up_at = time.monotonic() + GIVE_UP_S
 
     def _serve(self) -> None:
-        if self.state == "READY":
+        if self.state in ("READY", "DRAINING"):
             return
         first = self.state != "DEGRADED"
-        self.set_state("READY")
-        if first:
-            self._write_endpoint()
-
-    def _write_endpoint(self) -> None:
-        attempt = self.attempt_dir.rpartition("-")[2]
-        path = os.path.join(os.path.dirname(self.attempt_dir), "endpoint.%s.json" % attempt)
-        value = {
-            "attempt": int(attempt),
-            "job_id": os.environ.get("SLURM_JOB_ID", ""),
-            "model": self.plan["server"]["model_name"],
-            "ready": round(time.time(), 3),
-            "instances": [
-                {
-                    "instance": leader.instance,
-                    "url": "http://%s:%d" % (leader.host, leader.http),
-                    "grpc": "%s:%d" % (leader.host, leader.grpc),
-                    "metrics": "http://%s:%d/metrics" % (leader.host, leader.metrics),
-                }
-                for _, leader in sorted(self.prober.leaders.items())
-            ],
-        }
-        journal.write_once(path, json.dumps(value, indent=1) + "\n")
+        wrong = self.front.open([leader for _, leader in sorted(self.prober.leaders.items())]) if first else ""
+        if wrong:
+            self._fail(wrong)
+        else:
+            self.set_state("READY")
 
     def _heed(self, item: journal.Record) -> None:
         if item["kind"] == "finish":
@@ -282,17 +275,40 @@ class Head:
                 self.order = "INT"
             elif self.failed_at is None:
                 self.failed_at = time.monotonic()
+        elif item["kind"] == "limit":
+            self.service.warn()
         elif item["kind"] == "stop" and not self.asked and not self.failed:
-            self.asked = str(item["why"])
-            self.set_state("DRAINING", "the time limit is near" if self.asked == "time limit" else "asked to stop")
-            self.order = "USR1"
+            why = str(item["why"])
+            self._stop(why, "the time limit is near" if why == "time limit" else "asked to stop")
+            self.service.explain()
+
+    def _stop(self, why: str, text: str) -> None:
+        self.asked = why
+        self.service.leave()
+        self.set_state("DRAINING", text)
+        self.order = "USR1"
+
+    def _heed_service(self) -> None:
+        for order in self.service.orders(self.state):
+            if self.asked or self.failed or self.finished:
+                continue
+            if not order.stop:
+                self.set_state("DRAINING", order.text)
+                continue
+            self.note("stop", why=order.stop)
+            self._stop(order.stop, order.text)
+            # The script must know too: it starts no server again.
+            self.tell_script(signal.SIGTERM)
 
     def _judge(self) -> None:
         if self.asked or self.failed:
             return
         now = time.monotonic()
         if self.failed_at is None:
-            if self._rank_has_ended():
+            ended = self.front.ended()
+            if ended:
+                self._fail(ended)
+            elif self._rank_has_ended():
                 self.failed_at = now
             elif self.complaint is not None and now - self.complained_at >= COMPLAINT_S:
                 self._fail(fold.describe_complaint(self.complaint))
@@ -317,9 +333,10 @@ class Head:
             return "no engine process seen for rank %s" % ",".join(silent)
         return "every rank runs, but no generation is answered (the leader's last answer: %s)" % self.last_answer
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, **more: Any) -> None:
         self.failed = True
-        self.set_state("FAILED", reason)
+        self.service.leave()
+        self.set_state("FAILED", reason, **more)
         self.order = "INT" if self.finished else "USR2"
 
     def _give_order(self) -> None:
@@ -327,6 +344,8 @@ class Head:
 
         An agent that has not said hello may have no handler yet and would die of the signal: wait for all, a while.
         """
+        while self.unsaid:
+            self.note("warning", text=self.unsaid.pop(0))
         if self.order is None or not self.hellos:
             return
         if len(self.hellos) < self.nodes and time.monotonic() - self.started < HELLO_S:
@@ -335,27 +354,33 @@ class Head:
         job = os.environ.get("SLURM_JOB_ID", "")
         for step in set(self.hellos.values()):
             argv = ["scancel", "--signal=%s" % signal_name, "%s.%s" % (job, step)]
-            try:
-                done = subprocess.run(
-                    argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30
-                )
-            except (OSError, subprocess.TimeoutExpired) as error:
-                self.note("warning", text="cannot signal the node agents: %s" % error)
-                continue
-            if done.returncode:
-                self.note("warning", text="scancel: " + done.stdout.decode("utf-8", "replace").strip())
+            # Where a node is lost scancel waits for it, the others have got the signal long before.
+            threading.Thread(target=self._signal, args=(argv,), daemon=True).start()
+
+    def _signal(self, argv: List[str]) -> None:
+        try:
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            self.unsaid.append("cannot signal the node agents: %s" % error)
+            return
+        if done.returncode:
+            self.unsaid.append("scancel: " + done.stdout.decode("utf-8", "replace").strip())
 
 
 def main(run_dir: str, attempt_dir: str) -> int:
     """Run the head of one attempt."""
     os.umask(0o077)
-    head = Head(run_dir, attempt_dir)
+    script, head = os.getppid(), None
     try:
+        head = Head(run_dir, attempt_dir)
         head.run()
     finally:
-        if not head.finished:
+        if head is not None:
+            head.front.close()
+        if (head is None or not head.finished) and os.getppid() == script:
             # Nobody would see a rank die now: the job's script ends the servers.
-            head.tell_script(signal.SIGUSR2)
-    sys.stdout.flush()
+            os.kill(script, signal.SIGUSR2)
     # A probe that hangs in its thread must not hold up the job's end.
     os._exit(0)

@@ -1,5 +1,6 @@
 """Journals: append-only JSON lines, one writer a file, one write a record. Knows no record's meaning."""
 
+import errno
 import json
 import os
 import time
@@ -18,14 +19,25 @@ def line(item: Record) -> bytes:
     return b"\n" + json.dumps(item, separators=(",", ":"), sort_keys=True).encode()
 
 
-def append(path: str, item: Record) -> bool:
-    """Append `item` to the journal at `path`; False when the file system refuses (full, stale, gone)."""
+def put(path: str, item: Record) -> None:
+    """Append `item` to the journal at `path`.
+
+    Raises:
+        OSError: the file system refuses (full, stale, gone).
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(handle, line(item))
-        finally:
-            os.close(handle)
+        data = line(item)
+        if os.write(handle, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(handle)
+
+
+def append(path: str, item: Record) -> bool:
+    """Append `item` to the journal at `path`; False when the file system refuses."""
+    try:
+        put(path, item)
     except OSError:
         return False
     return True

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
-from . import clocks, complaints, journal, leftovers, processes
+from . import beats, cgroups, clocks, complaints, gpus, journal, leftovers, processes, writer
 
 SCAN_FAST_S = 0.2
 SCAN_SLOW_S = 1.0
@@ -24,6 +24,9 @@ BEAT_S = 2.0
 FIRST_SAMPLE_S = 1.0
 CLEAN_S = 10.0
 YOUNG_S = 5.0
+SERVER = "tritonserver"
+PORT_OF = {"http": "kserve-http-port", "grpc": "kserve-grpc-port", "metrics": "openai-port"}
+"""Options of the OpenAI-compatible front end, which stands in for tritonserver (server/python/openai/README.md)."""
 EAGER_S = 60.0
 """How long after the last new process the agent looks for further ones at the fast pace."""
 
@@ -46,9 +49,10 @@ class Agent:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.node = processes.node_name()
-        self.path = os.path.join(options.attempt_dir, "journal", "%s.jsonl" % self.node)
+        self.writer = writer.Writer(os.path.join(options.attempt_dir, "journal", "%s.jsonl" % self.node))
         self.watched: Dict[int, processes.Found] = {}
         self.seen: Dict[int, float] = {}
+        self.completing: Set[int] = set()
         self.handles: Dict[int, int] = {}
         self.foreign: Set[int] = set()
         self.loaded: Set[int] = set()
@@ -65,23 +69,27 @@ class Agent:
         self.stopping = ""
         self.leaving = False
         self.ending = False
+        self.term_told = False
         self.deadline = 0.0
         self.told: Set[int] = set()
         self.mains: Set[int] = set()
         self.have_main: Set[int] = set()
         self.leader_left = False
         self.unwritten = False
+        self.kills = cgroups.Kills()
         self.sampled: Dict[int, float] = {}
         self.listener = complaints.Listener()
+        self.gpus = gpus.Watcher(self.poller, self.node)
         self.locking: Optional[threading.Thread] = None
         self.last_new = time.monotonic()
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Write one record to the journal, and to standard output, where the head reads it at once."""
         item = journal.record(kind, node=self.node, **fields)
-        if not journal.append(self.path, item) and not self.unwritten:
+        if not self.writer.write(item) and not self.unwritten:
             self.unwritten = True
-            self._tell(journal.record("warning", text="node %s cannot write to %s" % (self.node, self.path)))
+            text = "node %s cannot write to %s: %s" % (self.node, self.writer.path, self.writer.trouble)
+            self._tell(journal.record("warning", text=text))
         self._tell(item)
 
     def _tell(self, item: journal.Record) -> None:
@@ -97,6 +105,7 @@ class Agent:
         removed = leftovers.sweep(self.options.local_dir, self.options.tag)
         free = processes.shm_free_mib()
         self.emit("hello", step=os.environ.get("SLURM_STEP_ID", ""), pid=os.getpid(), swept=removed, shm_free_mib=free)
+        self.gpus.start()
         if self.options.clocks:
             self.locking = clocks.lock_aside(self.options.clocks, self._tell_clocks)
         next_sample, next_beat = float("inf"), 0.0
@@ -106,16 +115,29 @@ class Agent:
                 next_beat = time.monotonic() + BEAT_S
             self._scan()
             self._look_for_loaded()
+            for said in self.listener.news(self.options.attempt_dir, set(self._ranks().values())):
+                self.emit("complaint", rank=said.rank, text=said.text)
             if self.stopping:
                 self._stop()
+            if self.ending and not self.term_told:
+                self.term_told = True
+                self.emit("term")
             if next_sample == float("inf") and len(self.mains) >= self.options.ranks:
                 next_sample = time.monotonic() + FIRST_SAMPLE_S
             if time.monotonic() >= next_sample:
                 self._sample()
                 next_sample = time.monotonic() + SAMPLE_S
+                self._look_for_result()
             self._wait()
+            self._hear_of_gpus()
         self._bye()
         return 0
+
+    def _look_for_result(self) -> None:
+        """Leave once the attempt has its result: this node was cut off, and nobody could say so."""
+        job_dir, name = os.path.split(self.options.attempt_dir)
+        if not self.stopping and os.path.exists(os.path.join(job_dir, "result.%s.json" % name.rpartition("-")[2])):
+            self._note(signal.SIGINT, None)
 
     def _listen(self) -> None:
         for number in self.limits:
@@ -156,6 +178,9 @@ class Agent:
         for item in sorted(found):
             # rank.sh gives its engine a process group of its own, so the engine itself leads one.
             self._watch(item, main=item.group == item.pid and item.rank not in self.have_main)
+        # Its name is not its own before exec, and its words are gone with its end: ask while it is young.
+        young = [pid for pid in self.watched if time.monotonic() - self.seen[pid] < YOUNG_S]
+        self.completing |= {pid for pid in young if processes.completes_config(pid)}
 
     def _settled(self, pid: int) -> bool:
         return pid in self.foreign or processes.age(pid) > YOUNG_S
@@ -167,6 +192,7 @@ class Agent:
             self.mains.add(item.pid)
             self.have_main.add(item.rank)
         self.last_new = time.monotonic()
+        self.kills.watch(item.pid)
         handle = _open_pidfd(item.pid)
         if handle is not None:
             self.handles[handle] = item.pid
@@ -174,19 +200,26 @@ class Agent:
         fields: Dict[str, Any] = {"rank": item.rank, "pid": item.pid, "name": item.name, "main": main}
         if main and item.role == "leader":
             given = processes.arguments(item.pid)
-            fields["ports"] = {name: given.get("%s-port" % name) for name in ("http", "grpc", "metrics")}
-            fields["address"] = given.get("http-address", "0.0.0.0")
+            fields["ports"] = {name: given.get(PORT_OF[name], given.get("%s-port" % name)) for name in PORT_OF}
+            fields["address"] = given.get("http-address", given.get("host", "0.0.0.0"))
         self.emit("found", **fields)
 
     def _mains(self) -> List[processes.Found]:
         return [item for pid, item in self.watched.items() if pid in self.mains]
 
     def _look_for_loaded(self) -> None:
-        for item in self._mains():
-            if item.pid not in self.loaded and processes.handles_term(item.pid):
+        for item in [item for item in self._mains() if item.pid not in self.loaded]:
+            if processes.handles_term(self._server(item).pid):
                 self.loaded.add(item.pid)
                 self._remember_files()
                 self.emit("loaded", rank=item.rank, pid=item.pid)
+
+    def _server(self, main: processes.Found) -> processes.Found:
+        """Return the process that is the rank's server: the engine itself, or what a launcher has started as told."""
+        if processes.name_of(main.pid) == SERVER:
+            return main
+        others = [item for item in self.watched.values() if item.rank == main.rank and item.pid != main.pid]
+        return next((item for item in others if "model-repository" in processes.arguments(item.pid)), main)
 
     def _remember_files(self) -> None:
         for pid in self.watched:
@@ -194,38 +227,36 @@ class Agent:
 
     def _sample(self) -> None:
         self._remember_files()
-        ranks: Dict[str, Dict[str, float]] = {}
-        for item in self.watched.values():
+        ranks: Dict[str, Dict[str, Any]] = {}
+        for pid, item in self.watched.items():
+            # A process may call itself something better than what it was started as: VLLM::EngineCore.
+            self.watched[pid] = item._replace(name=processes.name_of(pid) or item.name)
             total = ranks.setdefault(str(item.rank), {"rss_mib": 0.0, "cpu_s": 0.0})
             seen = processes.usage(item.pid)
             total["rss_mib"] = round(total["rss_mib"] + seen.rss_mib, 1)
             total["cpu_s"] = round(total["cpu_s"] + seen.user_s + seen.system_s, 1)
+        look = self.gpus.look(self._ranks())
+        for rank, share in gpus.shares(look, self._ranks()).items():
+            ranks.setdefault(str(rank), {}).update(gpus.in_sample(share))
         self.sampled = {int(rank): total["rss_mib"] for rank, total in ranks.items()}
-        self.emit("sample", ranks=ranks, shm_free_mib=processes.shm_free_mib())
+        self.emit("sample", ranks=ranks, shm_free_mib=processes.shm_free_mib(), **gpus.sampled(look))
+
+    def _ranks(self) -> Dict[int, int]:
+        return {pid: item.rank for pid, item in self.watched.items()}
+
+    def _hear_of_gpus(self) -> None:
+        for item in self.gpus.take(self._ranks()):
+            self.emit(**item)
 
     def _beat(self) -> None:
-        ranks: Dict[str, Dict[str, Any]] = {}
-        memory: Dict[int, float] = {}
-        with_children = {item.rank for pid, item in self.watched.items() if pid not in self.mains}
-        for item in self.watched.values():
-            own = ranks.setdefault(str(item.rank), {"u": 0.0, "s": 0.0, "n": 0, "st": ""})
-            seen = processes.usage(item.pid)
-            own["u"] = round(own["u"] + seen.user_s, 2)
-            own["s"] = round(own["s"] + seen.system_s, 2)
-            # The server's own threads nap all the time; what computes below it does not unless it waits.
-            if item.pid not in self.mains or item.rank not in with_children:
-                own["n"] += processes.naps(item.pid)
-            own["st"] += seen.state
-            memory[item.rank] = memory.get(item.rank, 0.0) + seen.rss_mib
+        ranks = beats.of_ranks(self.watched.values(), self.mains)
+        memory = {int(rank): float(own["m"]) for rank, own in ranks.items()}
         if any(total > self.sampled.get(rank, total) * GROWTH + GROWTH_MIB for rank, total in memory.items()):
             # Whoever kills the rank will not wait for the next sample.
             self._sample()
         for rank, own in ranks.items():
             path = os.path.join(self.options.attempt_dir, "rank-%s.log" % rank)
             own["log"] = journal.size(path)
-            complaint = self.listener.listen(int(rank), path)
-            if complaint is not None:
-                self.emit("complaint", rank=complaint.rank, text=complaint.text)
         self._tell(journal.record("beat", node=self.node, ranks=ranks))
 
     def _wait(self) -> None:
@@ -238,7 +269,7 @@ class Agent:
                     os.read(self.wakeup, 4096)
                 except OSError:
                     pass
-            else:
+            elif handle in self.handles:
                 self._ended(self.handles[handle])
         if without_pidfd:
             for pid in [pid for pid in self.watched if not processes.alive(pid)]:
@@ -256,6 +287,7 @@ class Agent:
             self.poller.unregister(handle)
             os.close(handle)
             del self.handles[handle]
+        oom = how in (None, "signal SIGKILL") and self.kills.took(pid)
         if how is None and main:
             how = self._as_the_wrapper_saw_it(item.rank)
         self.emit(
@@ -269,6 +301,8 @@ class Agent:
             loaded=pid in self.loaded,
             asked=bool(self.stopping),
             at=round(when, 3),
+            **({"oom": True} if oom else {}),
+            **({"helper": True} if pid in self.completing else {}),
         )
 
     def _as_the_wrapper_saw_it(self, rank: int) -> Optional[str]:
@@ -289,7 +323,7 @@ class Agent:
                 _send(item.pid, signal.SIGKILL)
             elif item.pid not in self.told and item.pid in self.mains and self._may_be_told(item):
                 self.told.add(item.pid)
-                _send(item.pid, signal.SIGTERM)
+                _send(self._server(item).pid, signal.SIGTERM)
 
     def _may_be_told(self, item: processes.Found) -> bool:
         # A worker leaves initialize when its leader's finalize releases it. SIGTERM before that kills it, and the
@@ -303,6 +337,8 @@ class Agent:
             self.emit("clocks", locked=self.options.clocks)
 
     def _bye(self) -> None:
+        self._hear_of_gpus()
+        self.gpus.stop()
         removed = leftovers.remove(self.options.tag, self.options.local_dir, self.mapped)
         if self.locking is not None:
             self.locking.join()

@@ -4,6 +4,8 @@ A busy node that is slow to answer is not a dead one: silence alone counts only 
 """
 
 import errno
+import os
+import re
 import socket
 import subprocess
 import threading
@@ -17,6 +19,7 @@ DEAD_S = 60.0
 LOOK_S = 2.0
 CONNECT_S = 2.0
 SLURMD_PORT = 6818
+SLURMD_TIMEOUT_S = 300.0
 GONE = ("DOWN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "REBOOT")
 
 
@@ -45,24 +48,32 @@ def absence(host: str, port: int, timeout_s: float = CONNECT_S) -> str:
 
 def slurmd_port() -> int:
     """Return the port of the nodes' slurmd (`scontrol show config`), Slurm's default without an answer."""
-    for row in _scontrol("show", "config").splitlines():
+    for row in scontrol("show", "config").splitlines():
         name, _, value = row.partition("=")
         if name.strip() == "SlurmdPort" and value.strip().isdigit():
             return int(value)
     return SLURMD_PORT
 
 
+def slurmd_timeout_s() -> float:
+    """Return how long Slurm waits for a silent node (`SlurmdTimeout`), its default without an answer."""
+    found = re.search(r"^SlurmdTimeout\s*=\s*(\d+)", scontrol("show", "config"), re.MULTILINE)
+    return float(found.group(1)) if found else SLURMD_TIMEOUT_S
+
+
 def slurm_says(node: str) -> str:
     """Return the node's state in Slurm's words, empty without an answer."""
-    words = _scontrol("--oneliner", "show", "node", node).split()
+    words = scontrol("--oneliner", "show", "node", node).split()
     return next((word[len("State=") :] for word in words if word.startswith("State=")), "")
 
 
-def _scontrol(*words: str) -> str:
+def scontrol(*words: str) -> str:
+    """Return what scontrol prints, empty without an answer."""
     argv = ["scontrol"] + list(words)
+    env = dict(os.environ, SLURM_TIME_FORMAT="standard", LC_ALL="C")
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10, env=env
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

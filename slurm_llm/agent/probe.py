@@ -27,6 +27,18 @@ class Answer(NamedTuple):
         return self.status == 200
 
 
+class Said(NamedTuple):
+    """What the leader of an instance answered: to a generation or to a question for its health.
+
+    `busy` tells that its model has answered others meanwhile (of a generation that failed: with success).
+    """
+
+    instance: int
+    answer: Answer
+    generation: bool = False
+    busy: bool = False
+
+
 def request(host: str, port: int, method: str, path: str, body: Optional[str] = None, timeout_s: float = 5.0) -> Answer:
     """Send one request; http.client reads no proxy from the environment."""
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
@@ -57,15 +69,22 @@ def generate(host: str, port: int, path: str, body: str, timeout_s: float) -> An
     return answer
 
 
-def requests_answered(host: str, port: int, model: str, timeout_s: float = 5.0) -> Optional[int]:
-    """Return how many requests the model has answered, with an error or without; None when Triton does not say.
+class Counts(NamedTuple):
+    """How many requests a model has answered, and how many of them with an error."""
+
+    answered: int
+    failed: int
+
+
+def requests_answered(host: str, port: int, model: str, timeout_s: float = 5.0) -> Optional[Counts]:
+    """Return how many requests the model has answered; None when Triton does not say.
 
     Triton's statistics extension (server/docs/protocol/extension_statistics.md): counts of each model's version.
     """
     answer = request(host, port, "GET", "/v2/models/%s/stats" % model, timeout_s=timeout_s)
     try:
         found = json.loads(answer.body)["model_stats"]
-        kinds = [item["inference_stats"][kind] for item in found for kind in ("success", "fail")]
-        return sum(int(kind["count"]) for kind in kinds)
+        good, bad = (sum(int(item["inference_stats"][kind]["count"]) for item in found) for kind in ("success", "fail"))
+        return Counts(good + bad, bad)
     except (ValueError, KeyError, TypeError):
         return None

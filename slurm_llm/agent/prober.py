@@ -3,58 +3,72 @@
 import queue
 import threading
 import time
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional
 
-from . import probe, watchdog
+from . import probe, service, watchdog
 
-HEALTH_S = 1.0
+EAGER_S, HEALTH_S = 0.1, 1.0
+"""Pauses between questions: before the first answer, and later."""
 
 
 class Prober:
-    """The leaders that are asked; `take` gives their answers so far.
-
-    `answered` holds the instances that have answered a generation. `silent` holds those whose latest one was not
-    answered in time, and whether the model answered others meanwhile.
-    """
+    """The leaders that are asked; `take` gives what they have said so far."""
 
     def __init__(self, model: str, question: Dict[str, Any], limits: watchdog.Limits) -> None:
         self.model = model
         self.path, self.body = str(question["path"]), str(question["body"])
         self.limits = limits
         self.leaders: Dict[int, probe.Leader] = {}
-        self.answered: Set[int] = set()
-        self.silent: Dict[int, bool] = {}
-        self._answers: "queue.Queue[Tuple[probe.Leader, probe.Answer]]" = queue.Queue()
+        self.traffic: Optional[service.Traffic] = None
+        self._said: "queue.Queue[probe.Said]" = queue.Queue()
 
     def follow(self, leader: probe.Leader) -> None:
         """Begin to ask `leader`."""
         self.leaders[leader.instance] = leader
         threading.Thread(target=self._ask, args=(leader,), daemon=True).start()
 
-    def take(self) -> List[Tuple[probe.Leader, probe.Answer]]:
-        """Return what was answered since the last call."""
+    def take(self) -> List[probe.Said]:
+        """Return what was said since the last call."""
         taken = []
-        while not self._answers.empty():
-            taken.append(self._answers.get())
+        while not self._said.empty():
+            taken.append(self._said.get())
         return taken
 
     def _ask(self, leader: probe.Leader) -> None:
         """Ask until one generation is answered; then for health, and now and then for a generation."""
-        pause, next_at = 0.1, 0.0
+        pause, next_at = EAGER_S, 0.0
         while True:
-            answer = probe.ready(leader.host, leader.http)
-            if answer.ok and time.monotonic() >= next_at:
-                before = self._count(leader)
-                answer = probe.generate(leader.host, leader.http, self.path, self.body, self.limits.answer_s)
-                if answer.ok:
-                    self.answered.add(leader.instance)
+            said = probe.Said(leader.instance, probe.ready(leader.host, leader.http))
+            if said.answer.ok:
+                self._count_others(leader, own=0)
+            if said.answer.ok and time.monotonic() >= next_at:
+                said = self._generate(leader)
+                self._count_others(leader, own=1)
+                if said.answer.ok:
                     pause, next_at = HEALTH_S, time.monotonic() + self.limits.probe_s
-                elif leader.instance in self.answered:
-                    # Some models count a request as it comes in, others as it is answered: ours may be one.
-                    busy = (self._count(leader) or 0) - (before or 0) > 1
-                    self.silent[leader.instance] = busy
-            self._answers.put((leader, answer))
-            time.sleep(pause)
+            self._said.put(said)
+            # A model that answers with an error at once would have its log filled.
+            time.sleep(HEALTH_S if said.generation else pause)
 
-    def _count(self, leader: probe.Leader) -> Optional[int]:
+    def _generate(self, leader: probe.Leader) -> probe.Said:
+        before = self._count(leader)
+        answer = probe.generate(leader.host, leader.http, self.path, self.body, self.limits.answer_s)
+        if answer.ok:
+            return probe.Said(leader.instance, answer, generation=True)
+        after = self._count(leader)
+        busy = False
+        if before is not None and after is not None and answer.status is None:
+            # Some models count a request as it comes in, others as it is answered: ours may be one.
+            busy = after.answered - before.answered > 1
+        elif before is not None and after is not None:
+            busy = after.answered - after.failed > before.answered - before.failed
+        return probe.Said(leader.instance, answer, generation=True, busy=busy)
+
+    def _count_others(self, leader: probe.Leader, own: int) -> None:
+        """Keep account of others' requests, where that is wanted; `own` of those since the last look are ours."""
+        if self.traffic is not None:
+            counts = self._count(leader)
+            self.traffic.look(leader.instance, None if counts is None else counts.answered, own, time.monotonic())
+
+    def _count(self, leader: probe.Leader) -> Optional[probe.Counts]:
         return probe.requests_answered(leader.host, leader.http, self.model)

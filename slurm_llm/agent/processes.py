@@ -9,6 +9,7 @@ TAG = "LLMRUN_TAG"
 RANK = "LLMRUN_RANK"
 ROLE = "LLMRUN_ROLE"
 NODE = "LLMRUN_NODE"
+BLOCK = 1 << 16
 
 
 class Found(NamedTuple):
@@ -22,16 +23,33 @@ class Found(NamedTuple):
 
 
 def _read(path: str) -> bytes:
+    """Return a file of /proc, empty when it cannot be read.
+
+    Agents do this all the time, and `open` makes twice as many calls.
+    """
     try:
-        with open(path, "rb") as stream:
-            return stream.read()
+        handle = os.open(path, os.O_RDONLY)
     except OSError:
         return b""
+    try:
+        found = data = os.read(handle, BLOCK)
+        while data:
+            data = os.read(handle, BLOCK)
+            found += data
+        return found
+    except OSError:
+        return b""
+    finally:
+        os.close(handle)
 
 
 def environment(pid: int) -> Dict[str, str]:
     """Return the environment that `pid` was started with; empty when it is gone or another user's."""
-    pairs = (item.partition(b"=") for item in _read("/proc/%d/environ" % pid).split(b"\0") if item)
+    return _variables(_read("/proc/%d/environ" % pid))
+
+
+def _variables(data: bytes) -> Dict[str, str]:
+    pairs = (item.partition(b"=") for item in data.split(b"\0") if item)
     return {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, _, value in pairs}
 
 
@@ -51,9 +69,13 @@ def find(tag: str, node: str, candidates: Iterable[int]) -> List[Found]:
 
     Several nodes can share one machine's process ids (a cluster made of namespaces, or of several slurmd).
     """
-    found = []
+    found, mark = [], ("%s=%s" % (TAG, tag)).encode()
     for pid in candidates:
-        own = environment(pid)
+        data = _read("/proc/%d/environ" % pid)
+        # Nearly all others are passed over here.
+        if mark not in data:
+            continue
+        own = _variables(data)
         if own.get(TAG) != tag or own.get(NODE) != node or not own.get(RANK, "").isdigit():
             continue
         fields = stat_fields(pid)
@@ -137,6 +159,23 @@ def arguments(pid: int) -> Dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+def completes_config(pid: int) -> bool:
+    """Return whether `pid` is a Python stub that a tritonserver has started to complete a model's configuration only.
+
+    Triton names each stub in its last argument but one: by the model for that purpose, by `MODEL_0` for an instance of
+    it (measured on 2.51).
+    """
+    words = _read("/proc/%d/cmdline" % pid).decode("utf-8", "replace").split("\0")[:-1]
+    if len(words) < 3 or not words[0].endswith("triton_python_backend_stub"):
+        return False
+    server = int((stat_fields(pid) or ["", "0"])[1])
+    try:
+        return words[-2] in os.listdir(arguments(server).get("model-repository", ""))
+    except OSError:
+        # The server's container has the folder elsewhere.
+        return not words[-2].rpartition("_")[2].isdigit()
+
+
 def shared_files(pid: int) -> Set[str]:
     """Return the files in /dev/shm that `pid` has mapped."""
     files = set()
@@ -169,12 +208,34 @@ def usage(pid: int) -> Usage:
     return Usage(int(fields[21]) * page_mib, int(fields[11]) / ticks, int(fields[12]) / ticks, fields[0])
 
 
+MOST_THREADS = 16
+"""Of a process with more threads only the main one is asked for its naps: each is a file to read."""
+
+
 def naps(pid: int) -> int:
-    """Return how often the main thread has waited of its own will (`voluntary_ctxt_switches` in proc(5))."""
-    for row in _read("/proc/%d/status" % pid).splitlines():
+    """Return how often the threads have waited of their own will (`voluntary_ctxt_switches` in proc(5))."""
+    folder = "/proc/%d/task" % pid
+    try:
+        threads = os.listdir(folder)
+    except OSError:
+        return 0
+    paths = ["%s/%s/status" % (folder, name) for name in threads]
+    return sum(map(_naps, paths if len(paths) <= MOST_THREADS else ["/proc/%d/status" % pid]))
+
+
+def _naps(path: str) -> int:
+    for row in _read(path).splitlines():
         if row.startswith(b"voluntary_ctxt_switches:"):
             return int(row.split()[1])
     return 0
+
+
+def read_mib(pid: int) -> float:
+    """Return how much a process has read by system calls, whatever from (`rchar` in proc(5)), in MiB."""
+    for row in _read("/proc/%d/io" % pid).splitlines():
+        if row.startswith(b"rchar:"):
+            return int(row.split()[1]) / 1048576.0
+    return 0.0
 
 
 def node_name() -> str:

@@ -69,7 +69,8 @@ _OURS = b"slurm_llm: "
 _NEW_ATTEMPT = re.compile(rb"slurm_llm: job \S+ attempt \d+ on ")
 _TROUBLE = re.compile(
     rb"err(?:or|no)|exception|fail|abort|kill|fatal|denied|refus|cannot|can't|signal|assert|tim(?:ed |e)out|what\(\)|"
-    rb"oom|nccl warn|not found|no such|no available|missing|unable|invalid|corrupt|crash|panic|terminat",
+    rb"oom|nccl warn|not found|no such|no available|missing|unable|invalid|unrecogni[sz]ed|corrupt|crash|panic|"
+    rb"terminat",
     re.IGNORECASE,
 )
 _NOT_TELLING = re.compile(

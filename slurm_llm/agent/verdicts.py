@@ -49,6 +49,7 @@ def judge(case: Case, material: Material) -> Finding:
         _preflight,
         _memory,
         _slurm_said,
+        _head_saw,
         _first_end,
         _complaint,
         _stall,
@@ -103,20 +104,31 @@ def _memory(case: Case, material: Material) -> Optional[Finding]:
     limit = case.first_match(("slurm-memory-limit",), ("step", "slurm", "agent"))
     killed = case.first_match(("slurm-oom-kill", "srun-out-of-memory"), ("step", "slurm", "agent"))
     said = limit or killed
-    if said is None and not _says(material, "OUT_OF_MEMORY"):
+    counted = clues.killed_for_memory(case)
+    if said is None and counted is None and not _says(material, "OUT_OF_MEMORY"):
         return None
     node = clues.speaking_node(case, said.line, said.name) if said is not None else None
     where = ("step", "slurm", "agent")
-    if end is not None and limit is None and node in (None, end.node):
-        cause = fold.describe(end) + ": the node's share of memory for this job was used up"
-        return Finding(
-            "FAILED", "memory", cause, end.rank, end.node, end.at, end.phase, end.how, where=("rank",) + where
-        )
+    if end is not None and limit is None and (counted is not None or node in (None, end.node)):
+        return _killed(case, end, counted)
     what = clues.sizes(limit.line) if limit is not None else "more memory than the job may use there"
     cause = "the ranks on node %s used %s: the step was killed" % (node or "?", what)
     rank, at = clues.largest_rank(case, node), None if end is None else end.at
     cause += "" if rank is None else "; rank %d seems to have held most of it" % rank
     return Finding("FAILED", "memory", cause, rank, node, at, "" if end is None else end.phase, where=where)
+
+
+def _killed(case: Case, end: fold.FirstEnd, counted: Optional[int]) -> Finding:
+    """The kernel chose a process; where it takes a whole group of them at once, the largest rank was meant."""
+    rank = end.rank if counted is None else counted
+    largest = clues.heaviest_rank(case, case.facts.ranks[rank].node)
+    cause = fold.describe(end) + ": the node's share of memory for this job was used up"
+    if largest is not None and largest != rank:
+        rank = largest
+    if rank != end.rank:
+        cause += "; rank %d held most of it" % rank if rank == largest else " by rank %d" % rank
+    node, where = case.facts.ranks[rank].node, ("rank", "step", "slurm", "agent")
+    return Finding("FAILED", "memory", cause, rank, node, end.at, end.phase, end.how, where=where)
 
 
 def _says(material: Material, state: str) -> bool:
@@ -131,6 +143,16 @@ def _slurm_said(case: Case, _material: Material) -> Optional[Finding]:
         if said is not None:
             return Finding(state, kind, _ENDS[{"time": "TIMEOUT"}.get(kind, "PREEMPTED")][2], ids=(name,), where=where)
     return None
+
+
+def _head_saw(case: Case, _material: Material) -> Optional[Finding]:
+    """What the head saw of a node before anything ended; what ended after its verdict did so because of that."""
+    record = next((item for item in case.records if item.get("state") == "FAILED" and "why" in item), None)
+    end = case.facts.first_end
+    if record is None or (end is not None and end.at < float(record["t"])):
+        return None
+    cause = str(record.get("reason", ""))
+    return Finding("FAILED", str(record["why"]), cause, record.get("rank"), record.get("node"), float(record["t"]))
 
 
 def _first_end(case: Case, material: Material) -> Optional[Finding]:
@@ -170,7 +192,7 @@ def _complaint(case: Case, _material: Material) -> Optional[Finding]:
 
 def _kind(how: Optional[str], log: Optional[reading.Log]) -> str:
     if how is None:
-        return "unseen"
+        return "raise" if log is not None and log.exception else "unseen"
     if how.startswith("signal"):
         return "signal"
     return "exit0" if how == "exit 0" else "raise" if log is not None and log.exception else "exit"
@@ -183,8 +205,12 @@ def _stall(case: Case, _material: Material) -> Optional[Finding]:
     what = str(record.get("what", "the run hangs"))
     rank = record.get("rank")
     node = case.facts.ranks[rank].node if isinstance(rank, int) and rank in case.facts.ranks else None
-    kind = "not-ready" if what.startswith("not ready within") else "hang"
+    kind = "raise" if record.get("refused") else "not-ready" if what.startswith("not ready within") else "hang"
     phase = "serving" if case.facts.ready_at is not None else "loading"
+    if not clues.anybody_began(case):
+        said = clues.said_in(case, "step")
+        what += "; the step's own words: %s" % said if said else ""
+        return Finding("FAILED", "launch", what, at=float(record["t"]), phase=phase, where=("step", "agent", "slurm"))
     return Finding("FAILED", kind, what, rank, node, float(record["t"]), phase, where=("rank", "step"))
 
 
@@ -195,7 +221,8 @@ def _head_failed(case: Case, material: Material) -> Optional[Finding]:
     launched = _never_began(case, material)
     if launched is not None:
         return launched
-    at = max((float(item["t"]) for item in case.records if item.get("state") == "FAILED"), default=None)
+    last = next((item for item in reversed(case.records) if item.get("state") == "FAILED"), None)
+    at = None if last is None else float(last["t"])
     cause = facts.reason or "the head gave no reason"
     if "agents' step" not in cause:
         kind = "not-ready" if "not ready" in cause else "failed"
@@ -210,15 +237,21 @@ def _stopped(case: Case, _material: Material) -> Optional[Finding]:
     if facts.stop_why is None:
         return None
     served = facts.ready_at is not None
+    successor = next((item["job"] for item in reversed(case.records) if item["kind"] == "successor"), None)
+    then = "" if successor is None else "; job %s is to take over" % successor
+    if any(item["kind"] == "preempted" for item in case.records):
+        state, kind = ("PREEMPTED", "preempted") if successor is None else ("COMPLETED", "stop")
+        return Finding(state, kind, "Slurm took the nodes for another job" + then)
     if facts.stop_why == "time limit":
-        return Finding("TIMED_OUT", "stop" if served else "time", "the time limit was near")
+        return Finding("TIMED_OUT", "stop" if served else "time", "the time limit was near" + then)
+    if facts.stop_why not in ("asked", "stop"):
+        return Finding("COMPLETED", "stop", facts.stop_why)
     return Finding("COMPLETED" if served else "CANCELLED", "stop", "stopped on request")
 
 
 def _never_began(case: Case, material: Material) -> Optional[Finding]:
     """A server step that no rank of has begun: srun or the container runtime refused."""
-    begun = any(item["kind"] in ("start", "found", "exit") for item in case.records)
-    if begun or not any(material.codes):
+    if clues.anybody_began(case) or not any(material.codes):
         return None
     first = clues.explaining_in(case, ("step",))
     said = first[0].line if first else clues.said_in(case, "step")

@@ -13,12 +13,16 @@ from slurm_llm import __version__
 from slurm_llm.errors import SlurmLlmError
 
 INTERRUPTED_RC = 130
+LONGEST, LONGEST_END = 1000, 250
+"""Characters of an error's line that are shown, and how many of them are its end."""
 
 # Name → module and one line for --help, so that neither --help nor another command loads it.
 COMMANDS = {
     "validate": ("spec", "Check a spec against a site; print every problem."),
     "plan": ("spec", "Show where every rank runs and what Slurm is asked for."),
     "render": ("spec", "Write a run directory without submitting it."),
+    "image": ("image", "Look what the image of a spec holds, and keep that for its checks."),
+    "prepare": ("prepare", "Make image, weights and engines that a spec needs and lacks."),
     "submit": ("submit", "Submit a spec; with --wait until it serves."),
     "rehearse": ("submit", "Submit the same job with a tiny model on CPU."),
     "wait": ("submit", "Wait until a run serves."),
@@ -111,9 +115,16 @@ def report(error: BaseException) -> int:
     if isinstance(error, SlurmLlmError):
         for problem in error.problems:
             for line in str(problem).splitlines() or [""]:
-                click.echo(f"error: {line}", err=True)
+                click.echo(f"error: {_shown(line)}", err=True)
         return error.exit_code
     raise error
+
+
+def _shown(line: str) -> str:
+    """Return a line that quotes somebody's file as a terminal may get it: nothing that steers it, and an end."""
+    if len(line) > LONGEST:
+        line = f"{line[: LONGEST - LONGEST_END - 3]} … {line[-LONGEST_END:]}"
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -47,12 +47,14 @@ def show_plan(plan: Plan, columns: int) -> None:
 def _summary(plan: Plan) -> Sequence[tuple[str, str]]:
     own = plan.allocation
     options = [option for option in sbatch_options(plan, "") if not option.startswith(NOT_SHOWN)]
+    spare = f", {own.spare_nodes} spare" if own.spare_nodes else ""
     return [
         ("name", plan.name),
         ("engine", f"{plan.engine}, {plan.launch} launch" + (f", model {plan.model}" if plan.model else "")),
         ("site", plan.site),
         ("ranks", f"{len(plan.ranks)}: {_sizes_text(plan)}"),
-        ("nodes", f"{own.nodes} × {own.ranks_per_node} ranks"),
+        ("nodes", f"{own.nodes} × {own.ranks_per_node} ranks{spare}"),
+        *plan.facts,
         ("sbatch", " ".join(options)),
     ]
 

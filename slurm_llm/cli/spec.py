@@ -82,7 +82,8 @@ def size_text(plan: Plan) -> str:
     own = plan.allocation
     ranks = _count(plan.world_size, "rank")
     ranks = f"{plan.replicas} instances of {ranks}" if plan.replicas > 1 else ranks
-    return f"{ranks} on {_count(own.nodes, 'node')} × {own.ranks_per_node}"
+    spare = f", {own.spare_nodes} spare" if own.spare_nodes else ""
+    return f"{ranks} on {_count(own.nodes, 'node')} × {own.ranks_per_node}{spare}"
 
 
 def _count(number: int, noun: str) -> str:

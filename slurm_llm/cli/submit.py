@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slurm_llm.app import Job, Rendered
+    from slurm_llm.slurm.commands import Submitted
+    from slurm_llm.stages.serving import Stages
 
 TimeoutS = float | None
 
@@ -42,15 +44,36 @@ def _submit_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command()
+@click.option("--prepare", is_flag=True, help="First make what the spec's `prepare` section names and is missing.")
+@click.option("--bench", is_flag=True, help="Run the spec's `bench` command beside the server once it is ready.")
 @_submit_options
 def submit(
-    spec: str, site: str | None, settings: tuple[str, ...], dry: bool, waiting: bool, timeout_s: TimeoutS, as_json: bool
+    spec: str,
+    site: str | None,
+    settings: tuple[str, ...],
+    prepare: bool,
+    bench: bool,
+    dry: bool,
+    waiting: bool,
+    timeout_s: TimeoutS,
+    as_json: bool,
 ) -> None:
     """Plan SPEC, write its run directory and submit it."""
     from slurm_llm import app
 
     around = Surroundings.of_this_process()
-    _start(app.plan_job(spec, site, settings, around), around, dry=dry, as_json=as_json)(waiting, timeout_s)
+    job = app.plan_job(spec, site, settings, around, inspect=not prepare)
+    rendered = app.render_job(job, app.new_run_dir(job, around), around)
+    stages = None
+    if prepare or bench:
+        from slurm_llm.stages.serving import find_stages
+
+        stages = find_stages(job, rendered.paths.root, around, prepare=prepare, bench=bench)
+        if prepare and not stages.needed:
+            # Everything is there, and can be looked at.
+            job = app.plan_job(spec, site, settings, around)
+            rendered = app.render_job(job, rendered.paths.root, around)
+    _start(job, rendered, around, dry=dry, as_json=as_json, stages=stages)(waiting, timeout_s)
 
 
 @click.command()
@@ -76,7 +99,8 @@ def rehearse(
     what = f"rehearsal of engine {job.rehearsal_of}: " if job.rehearsal_of else ""
     text = f"{what}same ranks, nodes, launch; a tiny model on CPU instead of weights; needs mpi4py and numpy"
     click.echo(text + (" in the image" if job.spec.container else " on the nodes"), err=True)
-    _start(job, around, dry=dry, as_json=as_json)(waiting, timeout_s)
+    rendered = app.render_job(job, app.new_run_dir(job, around), around)
+    _start(job, rendered, around, dry=dry, as_json=as_json)(waiting, timeout_s)
 
 
 @click.command()
@@ -97,17 +121,19 @@ def _with_faults(job: Job, faults: tuple[str, ...], around: Surroundings) -> Job
     return replace(app.make_job(spec, job.site, around), rehearsal_of=job.rehearsal_of)
 
 
-def _start(job: Job, around: Surroundings, *, dry: bool, as_json: bool) -> Callable[[bool, TimeoutS], None]:
-    """Submit the job, or print it with `dry`; return what waits for it when asked to."""
-    from slurm_llm import app
+def _start(
+    job: Job, rendered: Rendered, around: Surroundings, *, dry: bool, as_json: bool, stages: Stages | None = None
+) -> Callable[[bool, TimeoutS], None]:
+    """Submit the job with its stages, or print it with `dry`; return what waits for it when asked to."""
     from slurm_llm.cli.spec import warn
 
-    rendered = app.render_job(job, app.new_run_dir(job, around), around)
     warn(job.plan, rendered.paths.root)
     if dry:
+        if stages is not None and not as_json:
+            click.echo(_dry_stages(job, stages, rendered, around))
         click.echo(_dry_json(rendered) if as_json else _dry_text(rendered), nl=as_json)
         return lambda _waiting, _timeout_s: None
-    submitted = app.submit_job(job, rendered, around)
+    submitted = _submit(job, rendered, stages, around)
     for warning in submitted.warnings:
         click.echo(f"sbatch: {warning}", err=True)
     job_id = submitted.job_id
@@ -123,6 +149,28 @@ def _start(job: Job, around: Surroundings, *, dry: bool, as_json: bool) -> Calla
             _wait(found, around, timeout_s, as_json)
 
     return then
+
+
+def _submit(job: Job, rendered: Rendered, stages: Stages | None, around: Surroundings) -> Submitted:
+    """Submit the job, between its stages where there are any, and tell of those."""
+    from slurm_llm import app
+
+    if stages is None:
+        return app.submit_job(job, rendered, around)
+    from slurm_llm.cli.prepare import tell
+    from slurm_llm.stages.serving import submit_chain
+
+    submitted, refs = submit_chain(job, rendered, stages, around, tell)
+    for ref in refs:
+        tell(f"stage {ref.name}: job {ref.job_id}, in {ref.folder}")
+    return submitted
+
+
+def _dry_stages(job: Job, stages: Stages, rendered: Rendered, around: Surroundings) -> str:
+    from slurm_llm.cli.prepare import rows_text
+    from slurm_llm.stages.describing import describe
+
+    return rows_text(describe(job, stages, rendered.paths.root, around)) + "\n"
 
 
 def _wait(found: FoundRun, around: Surroundings, timeout_s: TimeoutS, as_json: bool) -> None:

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurm_llm.agent import fold
+from slurm_llm.agent import fold, phases
+from slurm_llm.dialects import example
 from slurm_llm.observe.text import clean
 from slurm_llm.slurm.formats import format_time
 from slurm_llm.slurm.reasons import Clears
 from slurm_llm.slurm.states import RunState, SlurmState
 
 if TYPE_CHECKING:
+    from slurm_llm.observe.facts import Endpoint
     from slurm_llm.observe.health import RankHealth
     from slurm_llm.observe.status import RunStatus
 
@@ -25,6 +27,8 @@ NARROW = 80
 _TIE = "\u00a0"  # keeps a number and its unit on one line until that is printed
 GPU_WIDTH = 12
 LABEL = 11
+EARLIER = 3
+"""So many attempts before the newest one are told."""
 _GOOD = frozenset({RunState.READY, RunState.COMPLETED})
 _BAD = frozenset({RunState.FAILED, RunState.LOST, RunState.TIMED_OUT, RunState.PREEMPTED})
 _CLEARS = {
@@ -58,7 +62,7 @@ def status_text(status: RunStatus, now: float, columns: int, cut: bool) -> str:
     lines += _curl(status)
     if status.log_tail:
         whose = f"rank {status.first.rank}" if status.first else "the server's step"
-        whose = whose if status.has_result else "the job's own output"
+        whose = status.log_of or (whose if status.has_result else "the job's own output")
         lines.append(f"  {'log':<{LABEL}}the last lines of {whose}:")
         rows = [f"    | {clean(row).rstrip()}" for row in status.log_tail]
         lines += [row if not cut or len(row) <= columns else row[: columns - 1] + "…" for row in rows]
@@ -74,11 +78,14 @@ def _rows(status: RunStatus, now: float) -> Iterable[tuple[str, str]]:
     yield "ranks", _ranks(status)
     if status.attempt:
         yield "attempt", str(status.attempt)
+    for before in status.earlier[-EARLIER:]:
+        yield "before", f"attempt {before.attempt}: {before.state}, {clean(before.cause)}"
     if _slurm_adds(status) and status.slurm_state is not None:
         yield "slurm", status.slurm_state.value
     for one in status.endpoints:
-        which = f" (instance {one.instance})" if len(status.endpoints) > 1 else ""
-        yield "endpoint", f"{one.url}  model {status.model}{which}"
+        yield "endpoint", f"{one.url}  model {status.model}{_which(one, len(status.endpoints))}"
+        if one.openai:
+            yield "openai", one.openai
     if status.time_left_s is not None:
         yield "time left", format_time(status.time_left_s)
     if status.pending is not None:
@@ -87,9 +94,12 @@ def _rows(status: RunStatus, now: float) -> Iterable[tuple[str, str]]:
         if status.start_time:
             yield "starts", f"about {status.start_time.replace('T', ' ')}, says Slurm"
     yield from _reasons(status)
-    phases = _phases(status, now)
-    if phases:
-        yield "times", phases
+    times = _phases(status, now)
+    if times:
+        yield "times", times
+    took = phases.parts(status.phases.took)
+    if took:
+        yield "phases", " · ".join(part.replace(" ", _TIE) for part in took)
 
 
 def _slurm_adds(status: RunStatus) -> bool:
@@ -152,10 +162,16 @@ def _labelled(label: str, text: str, columns: int) -> list[str]:
     return [(f"  {label:<{LABEL}}" if not index else indent) + row for index, row in enumerate(rows)]
 
 
+def _which(one: Endpoint, count: int) -> str:
+    if one.balancer:
+        return f" ({one.balancer} before {count - 1} instances)"
+    return f" (instance {one.instance})" if count > 1 else ""
+
+
 def _curl(status: RunStatus) -> list[str]:
     if not status.endpoints:
         return []
-    body = shlex.quote(json.dumps({"text_input": "Hello", "sampling_param_max_tokens": 16}))
+    body = shlex.quote(json.dumps(example(status.engine)))
     # --noproxy: sites export http_proxy, and a proxy cannot reach a compute node.
     return [
         f"  {'try':<{LABEL}}curl -s --noproxy '*' \\",
@@ -174,7 +190,7 @@ def _next(status: RunStatus) -> list[str]:
         return [f"slurm-llm cancel {run}"]
     if status.attempt is None:
         output = f"{status.directory}/slurm-{status.job_id}.out"
-        return [f"less {shlex.quote(output)}"] if status.state in _BAD else []
+        return [f"less {shlex.quote(output)}"] if status.state in _BAD and not status.log_of else []
     whose = f" --rank {status.first.rank}" if status.first else ""
     return [f"slurm-llm logs {run}{whose}", f"slurm-llm health {run}"]
 
@@ -182,7 +198,9 @@ def _next(status: RunStatus) -> list[str]:
 def health_text(rows: Sequence[RankHealth], columns: int, cut: bool) -> str:
     """Return the table that `health` prints; what a log said last stands below its rank."""
     names = _coordinates(rows)
-    head = ["rank", "node", "gpu", "role", "at", "state", "MiB", "log age", "ended by"]
+    on_gpus = any(row.gpu_mib is not None for row in rows)
+    head = ["rank", "node", "gpu", "role", "at", "state", "MiB", *(["GPU MiB", "GPU %"] if on_gpus else [])]
+    head += ["log age", "ended by"]
     body = [
         [
             str(row.rank),
@@ -192,6 +210,7 @@ def health_text(rows: Sequence[RankHealth], columns: int, cut: bool) -> str:
             "/".join(str(getattr(row.at, attribute)) for attribute in names.values()) or "-",
             row.state,
             "-" if row.rss_mib is None else f"{row.rss_mib:.0f}",
+            *(["-" if one is None else str(one) for one in (row.gpu_mib, row.gpu_util)] if on_gpus else []),
             "-" if row.log_age_s is None else _ago(row.log_age_s),
             clean(row.how or ""),
         ]

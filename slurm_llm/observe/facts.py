@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from slurm_llm.agent import fold, journal
+from slurm_llm.agent import fold, journal, phases
 from slurm_llm.errors import Problem, SetupError
 from slurm_llm.observe.text import last_lines
 from slurm_llm.record import RunRecord, load_record
@@ -50,16 +50,21 @@ class Layout:
     ranks: tuple[RankPlace, ...]
     exit_timeout_s: int
     kill_wait_s: int
+    spare_nodes: int = 0
+    recovers: bool = False
+    """Whether a failure may be followed by a restart or a requeue."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where one instance serves."""
+    """Where one instance serves, or with a `balancer` all of them; `openai` is empty without that front end."""
 
-    instance: int
+    instance: int | None
     url: str
     grpc: str
     metrics: str
+    openai: str = ""
+    balancer: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,16 @@ class Result:
     why: str = ""
     """What the cause means, in a sentence."""
     remedies: tuple[str, ...] = ()
+    phases: phases.Phases | None = None
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """How an attempt before the newest one ended, in short."""
+
+    attempt: int
+    state: str
+    cause: str
 
 
 @dataclass(frozen=True)
@@ -107,6 +122,7 @@ class Evidence:
     endpoints: tuple[Endpoint, ...]
     result: Result | None
     output: tuple[str, ...]
+    earlier: tuple[Earlier, ...] = ()
 
 
 def load_evidence(paths: RunPaths, job: JobPaths | None) -> Evidence:
@@ -133,13 +149,31 @@ def load_evidence(paths: RunPaths, job: JobPaths | None) -> Evidence:
         result=_read(job.result(number), _result) if job else None,
         # Of a job that has come no further, its own output is all there is.
         output=tuple(last_lines(paths.output(job.job_id), OUTPUT_LINES)[0]) if job and not records else (),
+        earlier=tuple(_earlier(job, one.number) for one in attempts[:-1]) if job else (),
     )
 
 
+def _earlier(job: JobPaths, number: int) -> Earlier:
+    found = _read(job.result(number), _result)
+    return Earlier(number, found.state, found.cause) if found else Earlier(number, "UNKNOWN", "it has left no result")
+
+
 def has_result(job: JobPaths) -> bool:
-    """Return whether the job's newest attempt has written how it ended."""
+    """Return whether the job's newest attempt has written how it ended, and no other one is to follow."""
     attempts = job.attempts()
-    return bool(attempts) and job.result(attempts[-1].number).is_file()
+    if not attempts or not job.result(attempts[-1].number).is_file():
+        return False
+    facts = fold.fold(journal.read(str(attempts[-1].journal / "job.jsonl")), 0)
+    return facts.restart_in_s is None and not facts.requeued
+
+
+def serves(job: JobPaths) -> bool:
+    """Return whether the job's newest attempt has become ready, and has not written how it ended."""
+    attempts = job.attempts()
+    if not attempts:
+        return False
+    number = attempts[-1].number
+    return job.endpoint(number).is_file() and not job.result(number).is_file()
 
 
 def load_layout(path: Path) -> Layout:
@@ -168,6 +202,8 @@ def _layout(value: Mapping[str, Any]) -> Layout:
         ranks=tuple(_place(item) for item in value["ranks"]),
         exit_timeout_s=int(value["server"]["exit_timeout_s"]),
         kill_wait_s=int(value["kill_wait_s"]),
+        spare_nodes=int(value["allocation"].get("spare_nodes", 0)),
+        recovers=any(value["recovery"].get(name) for name in ("restarts", "requeue")),
     )
 
 
@@ -192,9 +228,20 @@ def _read(path: Path, build: Callable[[Mapping[str, Any]], T]) -> T | None:
 
 
 def _endpoints(value: Mapping[str, Any]) -> tuple[Endpoint, ...]:
-    return tuple(
-        Endpoint(int(item["instance"]), str(item["url"]), str(item["grpc"]), str(item["metrics"]))
-        for item in value["instances"]
+    """Return where the run is served: the balancer first, where there is one."""
+    front = value.get("balancer")
+    common = () if front is None else (_endpoint({**front, "metrics": ""}, None),)
+    return (*common, *(_endpoint(item, int(item["instance"])) for item in value["instances"]))
+
+
+def _endpoint(value: Mapping[str, Any], instance: int | None) -> Endpoint:
+    return Endpoint(
+        instance=instance,
+        url=str(value["url"]),
+        grpc=str(value["grpc"]),
+        metrics=str(value["metrics"]),
+        openai=str(value.get("openai", "")),
+        balancer=str(value.get("program", "")),
     )
 
 
@@ -212,6 +259,7 @@ def _result(value: Mapping[str, Any]) -> Result:
         ranks_ended={int(rank): str(how) for rank, how in value.get("ranks_ended", {}).items()},
         why=str(_diagnosis(value).get("means") or ""),
         remedies=tuple(str(one) for one in _diagnosis(value).get("remedies") or ()),
+        phases=phases.from_json(value.get("phases")),
     )
 
 

@@ -36,7 +36,11 @@ _HARMLESS = ("CudaDriverHelper has not been initialized", "Failed to initialize 
 
 @dataclass(frozen=True)
 class RankHealth:
-    """One rank; None is what nobody knows. `gpus` are the plan's slots, `visible_gpus` what the rank was shown."""
+    """One rank; None is what nobody knows.
+
+    `gpus` are the plan's slots, `visible_gpus` what the rank was shown, `used_gpus` those that its processes use, by
+    NVML's index; `gpu_mib` is what they hold there, `gpu_util` how busy those GPUs are, in percent.
+    """
 
     rank: int
     instance: int
@@ -51,6 +55,9 @@ class RankHealth:
     rss_mib: float | None
     log_age_s: float | None
     last_error: str | None
+    used_gpus: tuple[int, ...] = ()
+    gpu_mib: int | None = None
+    gpu_util: int | None = None
 
 
 def build_health(evidence: Evidence, state: RunState, now: float) -> list[RankHealth]:
@@ -87,6 +94,7 @@ def _row(
     state, now, nodes, ended = common
     log = evidence.attempt.rank_log(place.rank) if evidence.attempt else None
     shown = rank_state(own.state, state)
+    gone = shown in (GONE, fold.ENDED)
     return RankHealth(
         rank=place.rank,
         instance=place.instance,
@@ -98,9 +106,12 @@ def _row(
         at=place.at,
         state=shown,
         how=own.how or ended.get(place.rank),
-        rss_mib=None if shown in (GONE, fold.ENDED) else own.rss_mib,
+        rss_mib=None if gone else own.rss_mib,
         log_age_s=_age(log, now) if log else None,
         last_error=last_error(log) if log else None,
+        used_gpus=() if gone else own.gpus,
+        gpu_mib=None if gone else own.gpu_mib,
+        gpu_util=None if gone else own.gpu_util,
     )
 
 

@@ -11,8 +11,9 @@ import re
 import time
 from dataclasses import asdict, dataclass, field, replace
 
-from slurm_llm.agent import causes, fold
-from slurm_llm.observe.facts import Endpoint, Evidence, FirstFailure, Result
+from slurm_llm.agent import causes, fold, phases
+from slurm_llm.observe.facts import Earlier, Endpoint, Evidence, FirstFailure, Result
+from slurm_llm.observe.times import Phases, build_phases
 from slurm_llm.slurm.facts import JobFacts
 from slurm_llm.slurm.formats import format_time
 from slurm_llm.slurm.nodesets import fold_nodes
@@ -34,16 +35,6 @@ class SlurmWord:
     facts: JobFacts | None = None
     problem: str = ""
     asked: bool = True
-
-
-@dataclass(frozen=True)
-class Phases:
-    """When each phase began, seconds since the epoch; None where it did not or nobody knows."""
-
-    submitted: float | None = None
-    began: float | None = None
-    ready: float | None = None
-    ended: float | None = None
 
 
 @dataclass(frozen=True)
@@ -75,11 +66,14 @@ class RunStatus:
     why: str = ""
     remedies: tuple[str, ...] = ()
     log_tail: tuple[str, ...] = ()
+    log_of: str = ""
+    """Whose lines these are, where that is no rank's, step's or job's."""
     phases: Phases = field(default_factory=Phases)
     rehearsal_of: str | None = None
     slurm_answered: bool = True
     has_result: bool = False
     notes: tuple[str, ...] = ()
+    earlier: tuple[Earlier, ...] = ()
 
     @property
     def ready(self) -> bool:
@@ -120,7 +114,7 @@ def build_status(evidence: Evidence, word: SlurmWord, now: float, submitted: flo
         slurm_state=facts.state if facts else None,
         attempt=evidence.attempt.number if evidence.attempt else None,
         nodes=evidence.layout.nodes,
-        node_list=(facts.node_list if facts else "") or _nodes_seen(evidence),
+        node_list=_node_list(evidence, facts),
         ranks_ready=ranks.get(fold.READY, 0),
         ranks_total=len(evidence.layout.ranks),
         rank_states=ranks,
@@ -137,12 +131,18 @@ def build_status(evidence: Evidence, word: SlurmWord, now: float, submitted: flo
         why=result.why if result and result.state == verdict.state.value else "",
         remedies=_remedies(evidence, result, verdict.state),
         log_tail=result.log if result else evidence.output if verdict.state.is_terminal else (),
-        phases=_phases(evidence, result, submitted),
+        phases=build_phases(evidence, result, submitted),
         rehearsal_of=evidence.record.rehearsal_of if evidence.record else None,
         slurm_answered=not word.problem,
         has_result=result is not None,
-        notes=verdict.notes,
+        notes=(*verdict.notes, *_service_notes(evidence, verdict.state)),
+        earlier=evidence.earlier,
     )
+
+
+def _service_notes(evidence: Evidence, state: RunState) -> tuple[str, ...]:
+    news = evidence.facts.service_news if evidence.facts and state in LIVE else ""
+    return (news,) if news else ()
 
 
 def _remedies(evidence: Evidence, result: Result | None, state: RunState) -> tuple[str, ...]:
@@ -155,7 +155,9 @@ def _remedies(evidence: Evidence, result: Result | None, state: RunState) -> tup
 
 def status_to_json(status: RunStatus) -> str:
     """Return the status as one JSON object."""
-    return json.dumps({"schema": SCHEMA, **asdict(status)}, indent=1, ensure_ascii=False)
+    value = asdict(status)
+    value["phases"]["took"] = phases.as_json(status.phases.took)
+    return json.dumps({"schema": SCHEMA, **value}, indent=1, ensure_ascii=False)
 
 
 def _is_another_job(facts: JobFacts, evidence: Evidence, submitted: float | None) -> bool:
@@ -170,11 +172,8 @@ def _judge(evidence: Evidence, word: SlurmWord, now: float) -> _Verdict:
     if evidence.job is None:
         return _Verdict(RunState.PLANNED, notes=("rendered; no job of it has begun here",))
     result = _current_result(evidence, word)
-    if result is not None and _is_restarting(evidence, word):
-        number = evidence.attempt.number if evidence.attempt else 0
-        return _Verdict(RunState.STARTING, notes=(f"attempt {number} failed and is started again: {result.cause}",))
     if result is not None:
-        return _by_result(result, word)
+        return _going_on(evidence, word, result) or _by_result(result, word)
     if word.problem or not word.asked:
         return _by_journals_alone(evidence, word, now)
     if word.facts is None or _is_forgotten(word.facts):
@@ -183,11 +182,20 @@ def _judge(evidence: Evidence, word: SlurmWord, now: float) -> _Verdict:
     if state.is_terminal:
         return _by_slurms_end(evidence, word.facts, state)
     if state is RunState.PENDING:
-        again = evidence.attempt is not None
-        return _Verdict(state, notes=("requeued: it waits to start once more",) if again else ())
+        return _Verdict(state, notes=_requeued(evidence))
     if state is RunState.UNKNOWN:
         return _Verdict(state, cause=f"Slurm says {word.facts.state.value}")
+    if evidence.result is not None:
+        return _Verdict(RunState.STARTING, notes=("Slurm has started the job once more",))
     return _while_running(evidence, word.facts, state)
+
+
+def _requeued(evidence: Evidence) -> tuple[str, ...]:
+    if evidence.attempt is None:
+        return ()
+    notes: tuple[str, ...] = ("requeued: it waits to start once more",)
+    result = evidence.result
+    return notes if result is None else (*notes, f"attempt {evidence.attempt.number}: {result.state}, {result.cause}")
 
 
 def _current_result(evidence: Evidence, word: SlurmWord) -> Result | None:
@@ -201,10 +209,20 @@ def _current_result(evidence: Evidence, word: SlurmWord) -> Result | None:
     return None if begun is not None and result.ended is not None and begun > result.ended else result
 
 
-def _is_restarting(evidence: Evidence, word: SlurmWord) -> bool:
-    """Tell whether the job goes on after its newest attempt's result."""
+def _going_on(evidence: Evidence, word: SlurmWord, result: Result) -> _Verdict | None:
+    """Return what the job is about after its newest attempt's result, when it goes on."""
     alive = word.facts is not None and not run_state(word.facts.state).is_terminal
-    return alive and evidence.facts is not None and evidence.facts.restart_in_s is not None
+    if not alive or evidence.facts is None:
+        return None
+    failed = f"attempt {evidence.attempt.number if evidence.attempt else 0} failed"
+    if evidence.facts.requeued:
+        return _Verdict(RunState.PENDING, notes=(f"{failed} and the job is requeued: {result.cause}",))
+    if evidence.facts.restart_in_s is not None:
+        return _Verdict(RunState.STARTING, notes=(f"{failed} and is started again: {result.cause}",))
+    if evidence.layout.recovers and result.state == "FAILED" and evidence.facts.stop_why is None:
+        # The job's script decides within seconds what follows; nobody may take this for the end meanwhile.
+        return _Verdict(RunState.DRAINING, result.cause, (f"{failed}; whether another one follows is seen soon",))
+    return None
 
 
 def _by_result(result: Result, word: SlurmWord) -> _Verdict:
@@ -329,6 +347,12 @@ def _rank_states(evidence: Evidence, state: RunState) -> dict[str, int]:
     return counts
 
 
+def _node_list(evidence: Evidence, facts: JobFacts | None) -> str:
+    """Return the nodes of the ranks: those of the job, unless it has spare ones."""
+    listed, seen = facts.node_list if facts else "", _nodes_seen(evidence)
+    return seen or listed if evidence.layout.spare_nodes else listed or seen
+
+
 def _nodes_seen(evidence: Evidence) -> str:
     names = {own.node for own in evidence.facts.ranks.values() if own.node} if evidence.facts else set()
     return fold_nodes(sorted(names))
@@ -341,16 +365,6 @@ def _first_failure(evidence: Evidence, result: Result | None, state: RunState) -
     if facts is None or facts.first_end is None or state is RunState.COMPLETED:
         return None
     return FirstFailure(**facts.first_end._asdict())
-
-
-def _phases(evidence: Evidence, result: Result | None, submitted: float | None) -> Phases:
-    facts = evidence.facts
-    return Phases(
-        submitted=submitted,
-        began=result.began if result else facts.began if facts else None,
-        ready=result.ready if result else facts.ready_at if facts else None,
-        ended=result.ended if result else None,
-    )
 
 
 def _state_named(name: str) -> RunState:

@@ -14,6 +14,7 @@ def build_allocation(spec: JobSpec, site: SiteProfile, partition: Partition, lay
     """Return the allocation; `site` is the profile as it is for this partition."""
     return Allocation(
         nodes=layout.nodes,
+        spare_nodes=layout.spare_nodes,
         ranks_per_node=layout.ranks_per_node,
         gpus_per_rank=layout.gpus_per_rank,
         instances_per_node=layout.instances_per_node,
@@ -21,7 +22,7 @@ def build_allocation(spec: JobSpec, site: SiteProfile, partition: Partition, lay
         cpus_per_rank=cpus_per_rank(spec, partition, layout.gpus_per_rank),
         cpu_style=_cpu_style(partition),
         memory=_memory(spec, partition, layout),
-        time=choose_time(spec, partition, layout.nodes),
+        time=choose_time(spec, partition, layout.asked_nodes),
         partition=_partition(partition),
         account=spec.account or site.account.default,
         qos=spec.qos or partition.qos,
@@ -63,7 +64,7 @@ def _gpus(partition: Partition, layout: Layout) -> Gpus:
     count = partition.gpus_per_node if whole else layout.gpus_per_node
     wanted = partition.gpus_per_node > 0 and (request.style != "none" or step != "none")
     kind = partition.gpu.slurm_type if request.typed else None
-    return Gpus(count if wanted else 0, request.style, step, kind, request.name)
+    return Gpus(count if wanted else 0, request.style, step, kind, request.name, partition.gpus_per_node > 0)
 
 
 def _memory(spec: JobSpec, partition: Partition, layout: Layout) -> str | None:
@@ -89,7 +90,7 @@ def _partition(partition: Partition) -> str | None:
 
 
 def _others(site: SiteProfile, partition: Partition, layout: Layout) -> tuple[str, ...]:
-    segment = layout.nodes if partition.segment == "all" else partition.segment
+    segment = layout.asked_nodes if partition.segment == "all" else partition.segment
     exclusive = partition.exclusive
     named = (
         ("clusters", site.slurm.clusters),

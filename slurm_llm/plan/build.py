@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from slurm_llm.containers import plan_container
 from slurm_llm.containers.types import ContainerPlan
-from slurm_llm.engines.types import LEADER, Engine, Launch, SiteServer
+from slurm_llm.engines import find_engine
+from slurm_llm.engines.types import Engine, Known, Launch, SiteServer
 from slurm_llm.errors import PlanError, Problem
 from slurm_llm.plan.allocation import build_allocation
-from slurm_llm.plan.checks import check_engine, check_partition, check_site, choose_engine, choose_partition
+from slurm_llm.plan.checks import check_engine, check_partition, check_site, choose_partition
 from slurm_llm.plan.environment import build_environment, build_master, build_modules, build_ulimits
+from slurm_llm.plan.front import plan_balancer, plan_frontend
 from slurm_llm.plan.layout import Layout, build_layout, build_sizes
 from slurm_llm.plan.policies import check_forbidden, check_required
+from slurm_llm.plan.prepared import with_products
+from slurm_llm.plan.recovery import build_recovery, check_recovery, with_spares
+from slurm_llm.plan.service import build_service, check_service
 from slurm_llm.plan.steps import launcher_words
 from slurm_llm.plan.types import (
     PLAN_SCHEMA,
     SHM_PREFIX,
     EnvironmentPlan,
     InstancePlan,
+    LimitPlan,
     Plan,
     PortPlan,
     RankPlan,
-    RecoveryPlan,
     StepPlan,
 )
 from slurm_llm.plan.warnings import find_warnings
@@ -34,6 +40,8 @@ from slurm_llm.spec import JobSpec
 from slurm_llm.topology import ParallelSizes, coordinates, group_tables
 
 SLUG_BYTES = 64
+
+Knowing = Callable[[ContainerPlan | None], Known | None]
 
 
 def slug(name: str) -> str:
@@ -57,15 +65,25 @@ class _Decided:
     container: ContainerPlan | None
 
 
-def build_plan(spec: JobSpec, site: SiteProfile, version: SlurmVersion | None = None) -> Plan:
+def know_nothing(_container: ContainerPlan | None) -> Known | None:
+    """Return that nobody has looked into the image: the tables of the engine's releases count."""
+    return None
+
+
+def build_plan(
+    spec: JobSpec, site: SiteProfile, version: SlurmVersion | None = None, known: Knowing = know_nothing
+) -> Plan:
     """Return the plan of `spec` on `site`; `version` is the cluster's Slurm, where the profile does not say.
+
+    `known` says of the container that the ranks get (None: the nodes) what was read there of the spec's engine.
 
     Raises:
         PlanError: with one Problem for each contradiction.
     """
     if site.slurm.version is not None:
         version = parse_version(f"slurm {site.slurm.version}")
-    own = _decide(spec, site, version)
+    spec = with_products(spec)
+    own = _decide(spec, site, version, known)
     plan = _compose(spec, own, version)
     problems = check_required(own.site, plan)
     if problems:
@@ -77,7 +95,6 @@ def _compose(spec: JobSpec, own: _Decided, version: SlurmVersion | None) -> Plan
     site, sizes = own.site, own.sizes
     instances, ranks = _place(sizes, own.layout, spec.replicas, own.launch)
     server = own.engine.server(spec, sizes, _site_server(spec, own))
-    low, high = (int(port) for port in site.network.ports.split("-"))
     return Plan(
         schema=PLAN_SCHEMA,
         name=spec.name,
@@ -96,7 +113,9 @@ def _compose(spec: JobSpec, own: _Decided, version: SlurmVersion | None) -> Plan
         step=_step(site, own.launch),
         container=own.container,
         server=server,
-        ports=PortPlan(low, high, spec.triton.http_port, spec.triton.grpc_port, spec.triton.metrics_port),
+        ports=_ports(spec, site),
+        balancer=plan_balancer(spec),
+        frontend=plan_frontend(spec),
         shm_prefix=SHM_PREFIX,
         probe=own.engine.probe(server),
         python=site.python,
@@ -108,21 +127,37 @@ def _compose(spec: JobSpec, own: _Decided, version: SlurmVersion | None) -> Plan
         master=build_master(site),
         interface=site.network.interface,
         gpu_clocks=spec.gpu_clocks,
-        preflight_mpi=own.launch.needs_mpi
-        and (site.preflight.mpi if spec.preflight.mpi is None else spec.preflight.mpi),
+        preflight_mpi=own.launch.needs_mpi and _wants_mpi_check(spec, site),
         dev_shm_mib=spec.preflight.dev_shm_mib,
         kill_wait_s=site.slurm.kill_wait_s,
-        ready_s=round(spec.timeouts.ready_s * site.startup.timeout_factor) + site.startup.boot_s,
-        stall_s=round(spec.timeouts.stall_s * site.startup.timeout_factor),
-        answer_s=spec.timeouts.answer_s,
-        probe_s=spec.timeouts.probe_s,
-        unready_s=spec.timeouts.unready_s,
-        recovery=RecoveryPlan(spec.recovery.restarts, spec.recovery.backoff_s),
+        limits=_limits(spec, site),
+        recovery=build_recovery(spec),
+        service=build_service(spec),
         prologue=_joined(site.prologue, spec.prologue),
         step_prologue=_joined(site.step_prologue),
         epilogue=_joined(spec.epilogue, site.epilogue),
         templates=site.templates,
         warnings=find_warnings(spec, site, own.partition, sizes, own.layout),
+    )
+
+
+def _ports(spec: JobSpec, site: SiteProfile) -> PortPlan:
+    low, high = (int(port) for port in site.network.ports.split("-"))
+    return PortPlan(low, high, spec.triton.http_port, spec.triton.grpc_port, spec.triton.metrics_port)
+
+
+def _wants_mpi_check(spec: JobSpec, site: SiteProfile) -> bool:
+    return site.preflight.mpi if spec.preflight.mpi is None else spec.preflight.mpi
+
+
+def _limits(spec: JobSpec, site: SiteProfile) -> LimitPlan:
+    own, startup = spec.timeouts, site.startup
+    return LimitPlan(
+        ready_s=round(own.ready_s * startup.timeout_factor) + startup.boot_s,
+        stall_s=round(own.stall_s * startup.timeout_factor),
+        answer_s=own.answer_s,
+        probe_s=own.probe_s,
+        unready_s=own.unready_s,
     )
 
 
@@ -139,9 +174,9 @@ def _step(site: SiteProfile, launch: Launch) -> StepPlan:
     )
 
 
-def _decide(spec: JobSpec, whole: SiteProfile, version: SlurmVersion | None) -> _Decided:
+def _decide(spec: JobSpec, whole: SiteProfile, version: SlurmVersion | None, known: Knowing) -> _Decided:
     problems: list[Problem] = []
-    engine = choose_engine(spec, problems)
+    engine = find_engine(spec.engine)
     name = choose_partition(spec, whole, problems)
     site = whole if name is None else whole.for_partition(name)
     partition = None if name is None else site.partitions[name]
@@ -151,17 +186,21 @@ def _decide(spec: JobSpec, whole: SiteProfile, version: SlurmVersion | None) -> 
     gpus = partition is not None and partition.gpus_per_node > 0
     in_container: list[Problem] = []
     container = plan_container(spec, site, gpus, names, in_container)
-    if engine is not None:
-        problems += check_engine(spec, site, engine, sizes, None if container is None else container.image)
+    image = None if container is None else container.image
+    problems += check_engine(spec, site, engine, sizes, image, known(container))
     problems += check_site(spec, site)
     problems += check_forbidden(spec, site)
-    launch = LEADER if engine is None else engine.launch(spec, sizes)
+    launch = engine.launch(spec, sizes)
     shares = version is None or version.overlap_shares_gres
     layout = None if partition is None else build_layout(spec, sizes, partition, launch, problems, shares)
+    layout = with_spares(layout, spec)
+    problems += check_recovery(spec, site, layout)
     if partition is not None:
         problems += check_partition(spec, partition, layout, version)
+    if partition is not None and layout is not None:
+        problems += check_service(spec, site, partition, layout.nodes)
     problems += in_container
-    if engine is None or partition is None or layout is None or problems:
+    if partition is None or layout is None or problems:
         raise PlanError(problems)
     return _Decided(engine, launch, site, partition, sizes, layout, environment, container)
 
@@ -170,9 +209,11 @@ def _site_server(spec: JobSpec, own: _Decided) -> SiteServer:
     site = own.site
     # Triton must give up waiting before Slurm kills it, or its shared memory stays behind.
     longest = max(1, min(3, site.slurm.kill_wait_s - 1), site.slurm.kill_wait_s - 5)
+    # A job that hands over ends at its leisure; where Slurm kills it sooner the agents clean up.
+    drain = 0 if spec.service is None else spec.service.drain_s
     return SiteServer(
         home=spec.triton.server or site.triton.server,
-        exit_timeout_s=spec.triton.exit_timeout_s or longest,
+        exit_timeout_s=max(spec.triton.exit_timeout_s or longest, drain),
         image=None if own.container is None else own.container.image,
         gpus_per_node=own.layout.gpus_per_instance_node,
     )

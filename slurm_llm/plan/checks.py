@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from slurm_llm.engines import engine_names, find_engine
-from slurm_llm.engines.types import Engine
+from slurm_llm.engines.types import Engine, Known
 from slurm_llm.errors import Problem, did_you_mean
 from slurm_llm.plan.allocation import takes_whole_nodes
 from slurm_llm.plan.layout import Layout, cpus_per_rank
+from slurm_llm.plan.slices import check_slices
 from slurm_llm.plan.timelimits import check_time
 from slurm_llm.sites.profile import Partition, SiteProfile
 from slurm_llm.slurm.versions import SlurmVersion
@@ -16,16 +16,6 @@ from slurm_llm.spec import JobSpec
 from slurm_llm.topology import ParallelSizes
 
 PORTS_PER_JOB = 3
-
-
-def choose_engine(spec: JobSpec, problems: list[Problem]) -> Engine | None:
-    """Return the spec's engine; append to `problems` when this release cannot start it."""
-    engine = find_engine(spec.engine)
-    if engine is None:
-        allowed = ", ".join(engine_names())
-        todo = "`rehearse` runs this spec's launch with the rehearsal engine"
-        problems.append(Problem("engine", f"'{spec.engine}' cannot be started by this release", allowed, todo))
-    return engine
 
 
 def choose_partition(spec: JobSpec, site: SiteProfile, problems: list[Problem]) -> str | None:
@@ -40,10 +30,10 @@ def choose_partition(spec: JobSpec, site: SiteProfile, problems: list[Problem]) 
 
 
 def check_engine(
-    spec: JobSpec, site: SiteProfile, engine: Engine, sizes: ParallelSizes, image: str | None
+    spec: JobSpec, site: SiteProfile, engine: Engine, sizes: ParallelSizes, image: str | None, known: Known | None
 ) -> list[Problem]:
     """Return what is wrong with the engine's own arguments, and what the site lacks for its launch."""
-    problems = engine.check(spec, sizes, image)
+    problems = engine.check(spec, sizes, image, known)
     launcher, launch = site.launcher, engine.launch(spec, sizes)
     if launch.needs_mpi and launcher.mpi is None and launcher.by_srun:
         what = f"site {site.name} names no MPI type, and the {launch.name} launch forms an MPI world"
@@ -85,8 +75,9 @@ def check_partition(
     problems = [*_check_version(partition, version)]
     if layout is None:
         return [*problems, *check_time(spec, partition, None)]
-    problems += check_time(spec, partition, layout.nodes)
+    problems += check_time(spec, partition, layout.asked_nodes)
     problems += _check_nodes(partition, layout)
+    problems += check_slices(spec, partition, layout)
     if spec.gpu_clocks is not None and not takes_whole_nodes(partition, layout):
         what = "clocks are locked for all GPUs of a node, and the job shares its nodes with others"
         problems.append(Problem("gpu_clocks", what, todo=f"use all {partition.gpus_per_node} GPUs of each node"))
@@ -119,21 +110,21 @@ def _check_version(partition: Partition, version: SlurmVersion | None) -> list[P
 def _check_nodes(partition: Partition, layout: Layout) -> list[Problem]:
     problems, limits = [], partition.limits
     most = [limit for limit in (partition.nodes, limits.max_nodes) if limit is not None]
-    if most and layout.nodes > min(most):
-        shape = f"{layout.nodes} nodes × {layout.ranks_per_node} ranks"
+    if most and layout.asked_nodes > min(most):
+        shape = f"{layout.asked_nodes} nodes × {layout.ranks_per_node} ranks"
         what, todo = f"the job needs {shape}, the partition gives {min(most)} nodes", "ask for fewer ranks"
         problems.append(Problem("resources.nodes", what, f"at most {min(most)}", f"{todo} or another partition"))
-    if limits.min_nodes is not None and layout.nodes < limits.min_nodes:
-        what, allowed = f"the job needs {layout.nodes} nodes", f"at least {limits.min_nodes} in this partition"
+    if limits.min_nodes is not None and layout.asked_nodes < limits.min_nodes:
+        what, allowed = f"the job needs {layout.asked_nodes} nodes", f"at least {limits.min_nodes} in this partition"
         problems.append(Problem("resources.nodes", what, allowed, "choose another partition"))
     each = partition.gpus_per_node if partition.whole_node else layout.gpus_per_node
-    gpus = layout.nodes * each
+    gpus = layout.asked_nodes * each
     if limits.max_gpus is not None and gpus > limits.max_gpus:
         what, allowed = f"the job takes {gpus} GPUs", f"at most {limits.max_gpus} in this partition"
         problems.append(Problem("resources.nodes", what, allowed, "ask for fewer ranks"))
     segment = partition.segment
-    if isinstance(segment, int) and layout.nodes > segment and layout.nodes % segment:
-        what, allowed = f"{layout.nodes} nodes in segments of {segment}", f"a multiple of {segment}"
+    if isinstance(segment, int) and layout.asked_nodes > segment and layout.asked_nodes % segment:
+        what, allowed = f"{layout.asked_nodes} nodes in segments of {segment}", f"a multiple of {segment}"
         problems.append(Problem("resources.nodes", what, allowed, "ask for more or fewer ranks"))
     return problems
 

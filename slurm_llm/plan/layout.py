@@ -17,6 +17,7 @@ class Layout:
 
     `nodes` of the whole job, `nodes_per_instance` of one instance, `instances_per_node` that share one (then each lies
     on one node), `ranks_per_node` of all instances there, and `gpus_per_rank` (1 also where the site has no GPUs).
+    The job has `spare_nodes` beyond them.
     """
 
     nodes: int
@@ -24,6 +25,12 @@ class Layout:
     ranks_per_node: int
     gpus_per_rank: int = 1
     instances_per_node: int = 1
+    spare_nodes: int = 0
+
+    @property
+    def asked_nodes(self) -> int:
+        """Nodes that the job asks for, with those that its ranks do not need."""
+        return self.nodes + self.spare_nodes
 
     @property
     def gpus_per_node(self) -> int:
@@ -84,7 +91,8 @@ def build_layout(
     `can_share`: whether this Slurm shows one node's GPUs to several steps at a time.
     """
     fits, unit = _ranks_that_fit(spec, partition), "GPUs" if partition.gpus_per_node else "ranks"
-    nodes, asked, world = spec.resources.nodes, spec.resources.gpus_per_node, sizes.world_size
+    nodes, asked = spec.resources.nodes, spec.resources.gpus_per_node
+    world = launch.gpus or sizes.world_size
     if asked is not None and asked > fits:
         what = f"{asked} {unit} a node asked for, a node of this partition has {fits}"
         problems.append(Problem("resources.gpus_per_node", what, f"1 to {fits}", "ask for more nodes instead"))

@@ -6,11 +6,13 @@ node, CPUs, GPUs and MPI itself, and `JOB_OPTIONS` are taken out of the environm
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from slurm_llm.containers import sbatch_options as container_directives
 from slurm_llm.containers import step_options as container_options
 from slurm_llm.containers import wrap
+from slurm_llm.plan.service import service_warning_s
 from slurm_llm.plan.types import Allocation, InstancePlan, Plan
 from slurm_llm.slurm.formats import parse_time
 from slurm_llm.slurm.options import option_name
@@ -31,6 +33,19 @@ JOB_OPTIONS = (
 Measured on Slurm 22.05.8 for every GPU dialect (docs/devcluster.md): with SLURM_GPUS_PER_TASK each task sees one GPU
 whatever its step says, with SLURM_CPUS_PER_GPU a helper holds GPUs that it did not ask for.
 """
+
+ALL_NODES, LIVING_NODES = "nodes", "living"
+"""Variables of a job with spare nodes: those of an attempt, and those that are left of them at its end."""
+
+
+class Expanded(str):
+    """A word that the job's shell is to expand: it is written as it stands."""
+
+
+def shell_line(words: Iterable[str]) -> str:
+    """Return words as a line of a shell script, all quoted but those that are `Expanded`."""
+    return " ".join(word if isinstance(word, Expanded) else shlex.quote(word) for word in words)
+
 
 _LIKE_MPIRUN = {
     "ibrun": ("ibrun", "-n", "{ntasks}"),
@@ -63,8 +78,8 @@ def sbatch_options(plan: Plan, output: str) -> tuple[str, ...]:
     )
     options = (
         f"--job-name={plan.name}",
-        f"--nodes={own.nodes}",
-        f"--ntasks={own.nodes * own.ranks_per_node}",
+        f"--nodes={own.asked_nodes}",
+        f"--ntasks={own.asked_nodes * own.ranks_per_node}",
         f"--ntasks-per-node={own.ranks_per_node}",
         *_cpus(own),
         *_gpus(own),
@@ -72,13 +87,21 @@ def sbatch_options(plan: Plan, output: str) -> tuple[str, ...]:
         *(() if own.memory is None else (own.memory,)),
         *own.others,
         *(() if plan.container is None else container_directives(plan.container)),
-        f"--signal=B:USR1@{stop_warning_s(own.time)}",
-        "--no-requeue",
+        f"--signal=B:USR1@{_warning_s(plan)}",
+        "--requeue" if plan.recovery.requeue else "--no-requeue",
+        # The job outlives a node that it loses; without it Slurm ends the job, or requeues it.
+        *(("--no-kill",) if own.spare_nodes else ()),
         "--open-mode=append",
         f"--output={output}",
         *own.extra,
     )
     return _without(options, own.skip)
+
+
+def _warning_s(plan: Plan) -> int:
+    service = plan.service
+    hands_over = service is not None and service.hands_over
+    return service_warning_s(service) if service is not None and hands_over else stop_warning_s(plan.allocation.time)
 
 
 def stop_warning_s(time: str | None) -> int:
@@ -101,6 +124,7 @@ def _launcher(plan: Plan, run_dir: str, instance: InstancePlan | None) -> tuple[
     own = plan.allocation
     nodes = own.nodes if instance is None else instance.nodes
     each = own.ranks_per_node if instance is None else own.ranks_per_node // own.instances_per_node
+    apart = instance is not None and own.instances_per_node > 1 and not own.spare_nodes
     if not plan.step.by_srun:
         numbers = {
             "{ntasks}": str(nodes * each),
@@ -113,8 +137,8 @@ def _launcher(plan: Plan, run_dir: str, instance: InstancePlan | None) -> tuple[
         f"--nodes={nodes}",
         f"--ntasks={nodes * each}",
         f"--ntasks-per-node={each}",
-        *(() if own.cpu_style == "none" else (f"--cpus-per-task={own.cpus_per_rank}",)),
-        *_step_gpus(own),
+        *(() if own.cpu_style == "none" and not apart else (f"--cpus-per-task={own.cpus_per_rank}",)),
+        *_step_gpus(own, each * own.gpus_per_rank if apart else own.gpus.per_node),
         "--distribution=block",
         "--kill-on-bad-exit=1",
         f"--wait={plan.step.wait_s}",
@@ -122,11 +146,14 @@ def _launcher(plan: Plan, run_dir: str, instance: InstancePlan | None) -> tuple[
         "--label",
         "--export=ALL",
     ]
-    if instance is not None and plan.replicas > 1:
+    if own.spare_nodes:
+        # Until Slurm gives up a node that is lost, a step that was there holds the GPUs of all its nodes: share them.
+        options += ["--overlap", _nodelist(None if plan.replicas == 1 else instance)]
+    elif instance is not None and plan.replicas > 1:
         options.append(f"--relative={instance.first_node}")
-    if instance is not None and own.instances_per_node > 1:
-        # Steps that share a node share its GPUs too; rank.sh shows each instance its own.
-        options.append("--overlap")
+    if apart:
+        # Instances that share a node get CPUs and GPUs of their own from Slurm.
+        options.append("--exact")
     options += [f"--{name}={value}" for name, value in _bindings(plan) if value is not None]
     version = version_of(plan)
     if version is not None and version.supports_oom_kill_step:
@@ -136,23 +163,34 @@ def _launcher(plan: Plan, run_dir: str, instance: InstancePlan | None) -> tuple[
     return ("srun", *_without((*options, *plan.step.extra), plan.step.skip))
 
 
+def _nodelist(instance: InstancePlan | None) -> Expanded:
+    """Return the option that names a step's nodes: all of the attempt's, or those of one instance."""
+    if instance is None:
+        return Expanded(f'--nodelist="${ALL_NODES}"')
+    first, last = instance.first_node + 1, instance.first_node + instance.nodes
+    return Expanded(f'--nodelist="$(cut -d, -f{first}-{last} <<<"${ALL_NODES}")"')
+
+
 def _bindings(plan: Plan) -> tuple[tuple[str, str | None], ...]:
     return (("cpu-bind", plan.step.cpu_bind), ("gpu-bind", plan.step.gpu_bind))
 
 
-def helper_step(plan: Plan) -> tuple[str, ...]:
-    """Return the srun words of a step with one light task a node beside the server's, on the host."""
+def helper_step(plan: Plan, *, living: bool = False, sees_gpus: bool = False) -> tuple[str, ...]:
+    """Return the srun words of a step with one light task a node beside the server's, on the host.
+
+    `living` leaves out nodes that were lost, in a job that can tell. `sees_gpus` shares the server's GPUs with it where
+    this Slurm can: device cgroups would hide them from whom is to watch them.
+    """
     own, version = plan.allocation, version_of(plan)
     # Before 22.05 `--overlap` shares CPUs only: a step that asks for memory or GPUs waits for the server's.
     shares_all = version is None or version.overlap_shares_gres
     options = (
         "--overlap",
         "--mpi=none",
-        f"--nodes={own.nodes}",
-        f"--ntasks={own.nodes}",
+        *_helper_nodes(own, living=living),
         "--ntasks-per-node=1",
         "--cpus-per-task=1",
-        *(("--gres=none",) if own.gpus.per_node else ()),
+        *_helper_gpus(own, share=sees_gpus and shares_all),
         *(() if shares_all else ("--mem=0",)),
         "--kill-on-bad-exit=0",
         "--wait=0",
@@ -160,6 +198,20 @@ def helper_step(plan: Plan) -> tuple[str, ...]:
         "--export=ALL",
     )
     return ("srun", *_without(options, plan.step.skip))
+
+
+def _helper_gpus(own: Allocation, *, share: bool) -> tuple[str, ...]:
+    if not own.gpus.per_node:
+        return ()
+    return _step_gpus(own, own.gpus.per_node) if share else ("--gres=none",)
+
+
+def _helper_nodes(own: Allocation, *, living: bool) -> tuple[str, ...]:
+    if living and own.spare_nodes:
+        name = LIVING_NODES
+        return tuple(Expanded(f"--{one}") for one in ('nodes="$count"', 'ntasks="$count"', f'nodelist="${name}"'))
+    named = (Expanded(f'--nodelist="${ALL_NODES}"'),) if own.spare_nodes else ()
+    return (f"--nodes={own.nodes}", f"--ntasks={own.nodes}", *named)
 
 
 def _cpus(own: Allocation) -> tuple[str, ...]:
@@ -172,21 +224,21 @@ def _gpus(own: Allocation) -> tuple[str, ...]:
     count, kind, style = own.gpus.per_node, _kind(own), own.gpus.style
     if not count or style == "none":
         return ()
-    total = f"--gpus={kind}{count * own.nodes}"
+    total = f"--gpus={kind}{count * own.asked_nodes}"
     words = {
         "gres": (f"--gres={own.gpus.name}:{kind}{count}",),
         "gpus_per_node": (f"--gpus-per-node={kind}{count}",),
         # A total over several nodes is dealt out unevenly (3 + 1 for 4 on two nodes) unless it is said per node too.
-        "gpus": (total,) if own.nodes == 1 else (total, f"--gpus-per-node={kind}{count}"),
+        "gpus": (total,) if own.asked_nodes == 1 else (total, f"--gpus-per-node={kind}{count}"),
         "gpus_per_task": (f"--gpus-per-task={kind}{own.gpus_per_rank}",),
     }
     return words[style]
 
 
-def _step_gpus(own: Allocation) -> tuple[str, ...]:
-    """Return what shows every task all of the job's GPUs on its node; a step is typed exactly when its job is."""
-    count, kind = own.gpus.per_node, _kind(own)
-    if not count or own.gpus.step == "none":
+def _step_gpus(own: Allocation, count: int) -> tuple[str, ...]:
+    """Return what shows every task `count` of the job's GPUs on its node; a step is typed exactly when its job is."""
+    kind = _kind(own)
+    if not own.gpus.per_node or own.gpus.step == "none":
         return ()
     gres = own.gpus.step == "gres"
     return (f"--gres={own.gpus.name}:{kind}{count}",) if gres else (f"--gpus-per-node={kind}{count}",)

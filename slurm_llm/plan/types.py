@@ -49,7 +49,8 @@ class InstancePlan:
 class Gpus:
     """How a job asks for its GPUs: `per_node` of them (0 asks for none) in the dialect `style`, its steps in `step`.
 
-    `type` is the GRES type of typed requests, `name` the GRES of the `gres` dialect.
+    `type` is the GRES type of typed requests, `name` the GRES of the `gres` dialect. `present` tells whether nodes have
+    any, asked for or not.
     """
 
     per_node: int
@@ -57,18 +58,21 @@ class Gpus:
     step: str
     type: str | None
     name: str
+    present: bool
 
 
 @dataclass(frozen=True)
 class Allocation:
     """What is asked of Slurm; None is not emitted.
 
+    `nodes` are those of the ranks; the job asks for `spare_nodes` more, for a restart without one that failed.
     `ranks_per_node` are those of all instances that share a node, `cpus_per_rank` those of all of a rank's GPUs.
     `cpu_style` says in which option CPUs are asked for, `memory` is the whole option. `others` are further options as
     words, in order, `extra` those of spec and site as they stand; an option that is named in `skip` is not emitted.
     """
 
     nodes: int
+    spare_nodes: int
     ranks_per_node: int
     gpus_per_rank: int
     instances_per_node: int
@@ -86,6 +90,19 @@ class Allocation:
     others: tuple[str, ...]
     extra: tuple[str, ...]
     skip: tuple[str, ...]
+
+    @property
+    def gpu_slots(self) -> int:
+        """GPUs that rank.sh picks for an instance out of its node's; 0 where each has a step with GPUs of its own."""
+        by_slurm = not self.spare_nodes and self.gpus.step != "none"
+        if self.instances_per_node == 1 or not self.gpus.present or by_slurm:
+            return 0
+        return self.ranks_per_node // self.instances_per_node * self.gpus_per_rank
+
+    @property
+    def asked_nodes(self) -> int:
+        """Nodes of the job, spare ones included."""
+        return self.nodes + self.spare_nodes
 
 
 @dataclass(frozen=True)
@@ -131,10 +148,37 @@ class ModulePlan:
 
 @dataclass(frozen=True)
 class RecoveryPlan:
-    """How often a server that failed is started again, and seconds before the first time."""
+    """How often a server that failed is started again, seconds before the first time, and how often it is requeued.
+
+    After `reset_s` seconds of service all restarts are there again.
+    """
 
     restarts: int
     backoff_s: int
+    reset_s: int
+    requeue: int
+
+    def __bool__(self) -> bool:
+        return bool(self.restarts or self.requeue)
+
+
+@dataclass(frozen=True)
+class ServicePlan:
+    """How a job hands over: seconds for its successor to become ready, and for its own requests to end.
+
+    `successors` is how many jobs may follow the first, None any number. After `idle_stop_s` seconds without a request
+    a server ends by itself; None is never.
+    """
+
+    handover_s: int
+    drain_s: int
+    successors: int | None
+    idle_stop_s: int | None
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether there may be a successor."""
+        return self.successors != 0
 
 
 @dataclass(frozen=True)
@@ -155,6 +199,33 @@ class PortPlan:
     http: int | None
     grpc: int | None
     metrics: int | None
+
+
+@dataclass(frozen=True)
+class LimitPlan:
+    """Seconds after which a run counts as hung; see `timeouts` of a spec."""
+
+    ready_s: int
+    stall_s: int
+    answer_s: int
+    probe_s: int
+    unready_s: int
+
+
+@dataclass(frozen=True)
+class BalancerPlan:
+    """The program before all instances, and its HTTP port where one is given."""
+
+    program: str
+    port: int | None
+
+
+@dataclass(frozen=True)
+class FrontendPlan:
+    """The OpenAI-compatible front end in place of the leader's tritonserver: its `main.py`, and arguments."""
+
+    program: str
+    arguments: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -179,6 +250,8 @@ class Plan:
     container: ContainerPlan | None
     server: ServerPlan
     ports: PortPlan
+    balancer: BalancerPlan | None
+    frontend: FrontendPlan | None
     shm_prefix: str
     probe: ProbePlan
     python: str | None
@@ -193,17 +266,16 @@ class Plan:
     preflight_mpi: bool
     dev_shm_mib: int
     kill_wait_s: int
-    ready_s: int
-    stall_s: int
-    answer_s: int
-    probe_s: int
-    unready_s: int
+    limits: LimitPlan
     recovery: RecoveryPlan
     prologue: str | None
     step_prologue: str | None
     epilogue: str | None
     templates: str | None
     warnings: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...] = ()
+    """What the engine found in its model's files, name and words: bytes of weights, tokens that fit."""
+    service: ServicePlan | None = None
 
     @property
     def world_size(self) -> int:
@@ -216,6 +288,8 @@ def plan_to_json(plan: Plan) -> str:
     # asdict copies deeply and json indents every number: both are slow for thousands of ranks.
     head = asdict(replace(plan, ranks=(), groups={}))
     del head["ranks"], head["groups"]
+    if plan.service is None:
+        del head["service"]
     groups = ",\n".join(f"  {json.dumps(name)}: {_lines(groups, 3)}" for name, groups in plan.groups.items())
     ranks = _lines([{**vars(rank), "at": vars(rank.at)} for rank in plan.ranks], 2)
     return f'{json.dumps(head, indent=1)[:-2]},\n "groups": {{\n{groups}\n }},\n "ranks": {ranks}\n}}\n'
@@ -249,13 +323,17 @@ def plan_from_json(text: str) -> Plan:
     for name, kind in (("step", StepPlan), ("env", EnvironmentPlan), ("modules", ModulePlan)):
         value[name] = _build(kind, value[name])
     value["master"] = None if value["master"] is None else MasterPlan(**value["master"])
+    value["limits"] = LimitPlan(**value["limits"])
     value["recovery"] = RecoveryPlan(**value["recovery"])
+    value["service"] = None if value.get("service") is None else ServicePlan(**value["service"])
     value["container"] = _container(value["container"])
     server = {**value["server"], "parameters": dict(value["server"]["parameters"])}
     server["repository"] = tuple(RepositoryFile(**item) for item in server["repository"])
     server["image_files"] = tuple(_build(ImageFile, item) for item in server["image_files"])
     value["server"] = _build(ServerPlan, server)
     value["ports"] = PortPlan(**value["ports"])
+    value["balancer"] = None if value["balancer"] is None else BalancerPlan(**value["balancer"])
+    value["frontend"] = None if value["frontend"] is None else _build(FrontendPlan, value["frontend"])
     value["probe"] = ProbePlan(**value["probe"])
     value["instances"] = tuple(InstancePlan(**item) for item in value["instances"])
     value["ranks"] = tuple(_rank(item) for item in value["ranks"])

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-KEYS = ("rank", "at", "kind", "after", "who")
+KEYS = ("rank", "at", "kind", "after", "who", "attempt")
 PLACES = ("start", "mpi", "load", "serve")
 KINDS = ("exit", "exit0", "signal", "raise", "hang", "oom", "slow", "noport")
 SIGNALS = ("KILL", "SEGV", "BUS", "ABRT", "TERM", "STOP")
 HANGS = ("sleep", "spin", "stop")
 PROCESSES = ("stub", "server")
 FORM = "rank=N,at=PLACE,kind=KIND"
+EVERY_ATTEMPT = "all"
 BETWEEN = ";"
 OOM_MIB = 8192
 """What `oom` takes when nobody says how much."""
@@ -38,7 +39,8 @@ class Complaint(NamedTuple):
 class Fault:
     """Something that happens to one process of one rank; the rank is counted over all replicas.
 
-    `argument` belongs to the kind: an exit status, a signal's name, a way to hang, MiB, or seconds.
+    `argument` belongs to the kind: an exit status, a signal's name, a way to hang, MiB, or seconds. `attempt` is the
+    start of the server in which it happens, None for each: what is started again is to be well by itself.
     """
 
     rank: int
@@ -47,13 +49,19 @@ class Fault:
     argument: str = ""
     after_s: float | None = None
     who: str = "stub"
+    attempt: int | None = 0
 
     def __str__(self) -> str:
         """Return the text that reads back as this fault; it needs no quoting in any configuration file."""
         kind = f"{self.kind}:{self.argument}" if self.argument else self.kind
         after = "" if self.after_s is None else f",after={self.after_s:g}"
         who = "" if self.who == "stub" else f",who={self.who}"
-        return f"rank={self.rank},at={self.at},kind={kind}{after}{who}"
+        each = "" if self.attempt == 0 else f",attempt={EVERY_ATTEMPT if self.attempt is None else self.attempt}"
+        return f"rank={self.rank},at={self.at},kind={kind}{after}{who}{each}"
+
+    def is_due(self, attempt: int) -> bool:
+        """Tell whether it happens in that attempt, which counts from 0."""
+        return self.attempt in (None, attempt)
 
 
 def read_fault(text: str) -> tuple[Fault | None, list[Complaint]]:
@@ -71,13 +79,17 @@ def read_fault(text: str) -> tuple[Fault | None, list[Complaint]]:
     after = given.get("after")
     if after is not None and not _SECONDS.fullmatch(after):
         complaints.append(Complaint(f"after is '{after}'", "a number of seconds"))
+    attempt = given.get("attempt", "0")
+    if attempt != EVERY_ATTEMPT and not _NUMBER.fullmatch(attempt):
+        complaints.append(Complaint(f"attempt is '{attempt}'", f"a number from 0, or {EVERY_ATTEMPT}"))
     kind, argument = "", ""
     if "kind" in given:
         kind, argument, wrong = _read_kind(given["kind"])
         complaints += wrong
     if complaints:
         return None, complaints
-    fault = Fault(int(rank), at, kind, argument, None if after is None else float(after), who)
+    due = None if attempt == EVERY_ATTEMPT else int(attempt)
+    fault = Fault(int(rank), at, kind, argument, None if after is None else float(after), who, due)
     senseless = _senseless(fault)
     return (None, senseless) if senseless else (fault, [])
 

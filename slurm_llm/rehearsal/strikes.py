@@ -19,6 +19,8 @@ from .world import RehearsalError, wait_until
 RANK_VARIABLES = ("LLMRUN_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 """Where a process reads its rank before MPI: rank.sh's counts over all replicas, the others over the instance."""
 
+TAG_VARIABLE = "LLMRUN_TAG"
+
 MPI_WAIT_S = 2.0
 """How long a rank stays away before it fails outside MPI_Init: the others are inside by then."""
 
@@ -36,6 +38,13 @@ def own_rank(environ: Mapping[str, str]) -> int:
     """Return the rank that this process was started as, 0 when nobody says."""
     found = (environ[name] for name in RANK_VARIABLES if environ.get(name, "").isdigit())
     return int(next(found, "0"))
+
+
+def own_attempt(environ: Mapping[str, str]) -> int:
+    """Return which start of the server in its job this process belongs to, 0 when nobody says."""
+    # rank.sh's mark is the job's id, a dot and the attempt.
+    last = environ.get(TAG_VARIABLE, "").rpartition(".")[2]
+    return int(last) if last.isdigit() else 0
 
 
 class Strikes:
@@ -150,8 +159,8 @@ def strikes_of(text: str, environ: Mapping[str, str]) -> Strikes:
         faults = parse_faults(text)
     except ValueError as error:
         raise RehearsalError(str(error)) from error
-    rank = own_rank(environ)
-    return Strikes(fault for fault in faults if fault.rank == rank)
+    rank, attempt = own_rank(environ), own_attempt(environ)
+    return Strikes(fault for fault in faults if fault.rank == rank and fault.is_due(attempt))
 
 
 def _spin() -> None:

@@ -16,7 +16,8 @@ def _table(rows: Sequence[tuple[str, str]]) -> dict[str, str]:
 MANAGED_SBATCH = _table(
     (
         ("array job-name open-mode output error input chdir signal wrap parsable", ""),
-        ("export export-file get-user-env container requeue no-requeue het-group", ""),
+        ("export export-file get-user-env container het-group", ""),
+        ("requeue no-requeue", "recovery.requeue"),
         ("nodes ntasks ntasks-per-node ntasks-per-gpu ntasks-per-core ntasks-per-socket", _SIZES),
         ("cpus-per-task cpus-per-gpu hint threads-per-core", _CPUS),
         ("mem mem-per-cpu mem-per-gpu", "resources.mem_per_node, or memory of the partition"),

@@ -32,3 +32,15 @@ def test_the_words_of_the_core_are_known(tmp_path: Path) -> None:
     assert Listener().listen(0, str(log)) == Complaint(0, "failed to load 'tensorrt_llm' version 1: Internal: boom")
     log.write_text("I1130 loading weights, 3 of 12 failed to load from cache\n")
     assert Listener().listen(0, str(log)) is None
+
+
+def test_the_logs_of_all_ranks_are_looked_at_now_and_then(tmp_path: Path) -> None:
+    """A second look within the same second asks no file system."""
+    listener = Listener()
+    (tmp_path / "rank-1.log").write_text(CORE)
+    (tmp_path / "rank-2.log").write_text("loading\n")
+    assert [one.rank for one in listener.news(str(tmp_path), [1, 2, 3])] == [1]
+    (tmp_path / "rank-2.log").write_text(STUB)
+    assert listener.news(str(tmp_path), [1, 2, 3]) == []
+    listener.next_at = 0.0
+    assert [one.rank for one in listener.news(str(tmp_path), [1, 2, 3])] == [2]

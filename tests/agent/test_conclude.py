@@ -103,7 +103,7 @@ def test_a_failed_preflight_is_the_cause(tmp_path: Path) -> None:
 
 KEYS = {
     *("state", "cause", "exit_code", "lost_node", "first", "log", "preflight", "srun", "began", "ready", "ended"),
-    *("ranks_ended", "diagnosis"),
+    *("ranks_ended", "phases", "diagnosis"),
 }
 
 
@@ -117,6 +117,18 @@ def test_the_result_file_holds_the_diagnosis(tmp_path: Path) -> None:
     found = result["diagnosis"]
     assert (found["kind"], found["rank"], found["node"], found["cause"]) == ("signal", 1, "n1", result["cause"])
     assert result["first"]["rank"] == 1
+
+
+def test_the_first_one_is_who_held_the_memory(tmp_path: Path) -> None:
+    """Where Slurm kills a step for its memory all die at once: `first` agrees with the diagnosis."""
+    found = [{"t": 1.0, "kind": "found", "rank": rank, "node": "n1", "pid": rank, "main": True} for rank in range(2)]
+    sizes = {"t": 4.0, "kind": "sample", "ranks": {"0": {"rss_mib": 900.0}, "1": {"rss_mib": 80.0}}}
+    attempt = make(tmp_path, [*found, READY, sizes, DEATH, {**DEATH, "t": 5.1, "rank": 0}])
+    limit = "slurmstepd-n1: error: StepId=7.2 exceeded memory limit (1101496320 > 419430400), being killed\n"
+    (attempt / "step-0.log").write_text("0: " + limit)
+    conclude.main(str(attempt), 2, [137], 0)
+    result = json.loads((tmp_path / "result.0.json").read_text())
+    assert (result["diagnosis"]["kind"], result["diagnosis"]["rank"], result["first"]["rank"]) == ("memory", 0, 0)
 
 
 def test_without_a_catalogue_slurms_decisive_words_still_count(tmp_path: Path) -> None:

@@ -253,6 +253,22 @@ def test_the_kernels_oom_killer_takes_one_process(tmp_path: Path) -> None:
     assert (own.kind, own.node) == ("memory", "n3")
 
 
+def test_the_kernels_own_count_names_the_rank(tmp_path: Path) -> None:
+    """Its control group says that a process was killed for memory, whatever slurmstepd says, and who went first."""
+    killed = [*died(0), ended(10.2, 3, "signal SIGKILL", main=False, name="triton_python_b", oom=True)]
+    own = found(tmp_path, killed)
+    assert (own.kind, own.rank, own.node) == ("memory", 3, "n2")
+    assert found(tmp_path, died(0)).kind == "signal"
+
+
+def test_where_a_whole_group_is_killed_the_largest_rank_was_meant(tmp_path: Path) -> None:
+    """Of ranks that die at once the first one to be seen is any of them."""
+    sizes = {"t": 9.0, "kind": "sample", "ranks": {"4": {"rss_mib": 900.0}, "5": {"rss_mib": 80.0}}}
+    own = found(tmp_path, [*died(5), sizes], {"step-0.log": CGROUP})
+    assert (own.kind, own.rank, own.node) == ("memory", 4, "n3")
+    assert "rank 4 held most of it" in own.cause
+
+
 def test_the_second_instances_tasks_are_other_ranks(tmp_path: Path) -> None:
     """srun counts tasks from 0 in every instance's step."""
     own = found(tmp_path, died(0), {"step-0.log": "x\n", "step-1.log": LIMIT.format("").replace("4:", "2:")})
@@ -311,6 +327,39 @@ def test_a_hang_is_the_heads_to_see(tmp_path: Path) -> None:
     own = found(tmp_path, [*started(), STALL, ended(31.0, 0, "signal SIGKILL")], {"rank-6.log": "waiting\n"})
     assert (own.kind, own.rank, own.node, own.at) == ("hang", 6, "n4", 30.0)
     assert "timeouts.stall_s" in own.remedies[0]
+
+
+def test_a_model_that_answers_with_errors_has_raised(tmp_path: Path) -> None:
+    """The leader's, which no process has left."""
+    record = {**STALL, "rank": 0, "refused": True, "what": "rank 0 calls itself ready and answers with HTTP 400"}
+    own = found(tmp_path, [*started(), READY, record])
+    assert (own.state, own.kind, own.rank, own.node) == ("FAILED", "raise", 0, "n1")
+
+
+def test_an_option_that_srun_does_not_know(tmp_path: Path) -> None:
+    """srun's last words only say where to look."""
+    said = "srun: unrecognized option '--no-such'\nTry \"srun --help\" for more information\n"
+    own = found(tmp_path, [started()[0]], {"preflight.log": said}, preflight=1)
+    assert (own.kind, own.cause) == ("preflight", "preflight: srun: unrecognized option '--no-such'")
+
+
+def test_a_step_that_never_began_is_no_hang(tmp_path: Path) -> None:
+    """srun waits for something until the run is not ready in time: what it says is the cause."""
+    record = {**STALL, "rank": None, "what": "not ready within 60 s: no engine process seen for rank 0"}
+    words = "srun: error: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)\n"
+    own = found(tmp_path, [started()[0], record], {"step-0.log": words})
+    assert (own.kind, own.rank) == ("launch", None)
+    assert "step creation temporarily disabled" in own.cause
+
+
+def test_a_node_without_shared_memory_is_named(tmp_path: Path) -> None:
+    """The head's verdict bears its kind and the node."""
+    full = {**HEAD_FAILED, "reason": "/dev/shm of node n2 has 3 MiB free", "why": "shm", "node": "n2"}
+    late = ended(30.5, 0, "signal SIGKILL")
+    for records in ([*started(0), full], [*started(), full, late]):
+        own = found(tmp_path, records)
+        assert (own.kind, own.node) == ("shm", "n2")
+    assert "exclude_nodes" in own.remedies[0]
 
 
 def test_a_death_before_the_hang_is_its_cause(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slurm_llm.agent.fold import describe, fold
+from slurm_llm.agent.fold import describe, end_of, fold
 
 HELLO = {"t": 0.0, "kind": "hello", "node": "n1"}
 
@@ -16,6 +16,7 @@ def ended(t: float, rank: int, how: str | None, **more: Any) -> dict[str, Any]:
 
 
 MAIN = {"main": True, "name": "tritonserver"}
+LOADED = {"t": 40.0, "kind": "loaded", "rank": 3}
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,20 @@ MAIN = {"main": True, "name": "tritonserver"}
         pytest.param([ended(5, 3, None)], 3, id="a long-lived child that nobody reaped in time"),
         pytest.param([ended(5, 3, "exit 1", lived_s=0.1)], None, id="the stub's version question exits with 1"),
         pytest.param([ended(5, 3, None, name="sh", lived_s=0.0)], None, id="a short helper"),
+        pytest.param([ended(60, 3, "exit 0", helper=True)], None, id="a stub that completed a configuration"),
+        pytest.param([ended(60, 3, "signal SIGKILL", helper=True)], 3, id="one that was killed"),
+        pytest.param([ended(60, 3, "exit 0", name="python3", lived_s=11)], None, id="vLLM has looked at its model"),
+        pytest.param([ended(60, 3, "exit 1", name="python3", lived_s=11)], 3, id="a long-lived child that failed"),
+        pytest.param(
+            [LOADED, ended(60, 3, None, name="cc1plus", lived_s=9)], None, id="a compiler at the first request"
+        ),
+        pytest.param(
+            [LOADED, ended(60, 3, None, name="VLLM::EngineCor", lived_s=50)], 3, id="an engine whose parent reaped it"
+        ),
+        pytest.param(
+            [LOADED, ended(60, 3, "exit 0", name="VLLM::Worker", lived_s=50)], 3, id="a worker that has left in order"
+        ),
+        pytest.param([ended(5, 3, "exit 3", lived_s=0.2)], 3, id="a stub that exits otherwise, however soon"),
         pytest.param([ended(5, 3, "signal SIGTERM", asked=True, **MAIN)], None, id="a server that was told to"),
         pytest.param(
             [ended(6, 1, "signal SIGTERM", **MAIN), ended(5, 4, "signal SIGKILL", lived_s=1, name="EngineCore")],
@@ -90,6 +105,20 @@ def test_a_stub_that_exits_went_before_those_that_pmix_ended(
     assert end is not None and end.rank == first
     if server < 6:
         assert end.name == "tritonserver"
+
+
+def test_the_end_of_a_rank_that_was_not_the_first() -> None:
+    """Where all die at once, the one that is meant is told with its own end."""
+    records = [
+        {"t": 1.0, "kind": "state", "state": "READY"},
+        ended(5.0, 2, "signal SIGKILL"),
+        ended(5.2, 3, "signal SIGKILL", **MAIN),
+        ended(5.1, 3, "signal SIGKILL"),
+    ]
+    found = end_of(records, 3)
+    assert found is not None
+    assert (found.rank, found.at, found.name, found.phase) == (3, 5.1, "triton_python_b", "serving")
+    assert end_of(records, 4) is None
 
 
 def test_where_no_agent_saw_an_engine_the_wrapper_counts() -> None:

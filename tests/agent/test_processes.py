@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,3 +136,42 @@ def test_what_a_lost_node_left_is_swept_by_the_next_run(tmp_path: Path, rank: su
         os.utime(path, (1, 1))
     leftovers.sweep(str(tmp_path), "99.0")
     assert [path.exists() for path in (old, young, live)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("models", "name", "completes"),
+    [
+        (["m"], "m", True),
+        (["m"], "m_0", False),
+        (["m_0"], "m_0", True),
+        (["m_0"], "m_0_0", False),
+        (None, "m", True),
+        (None, "m_0_0", False),
+    ],
+    ids=str,
+)
+def test_a_stub_that_completes_a_configuration_bears_the_models_name(
+    tmp_path: Path, models: list[str] | None, name: str, completes: bool
+) -> None:
+    """Instances bear a number behind it; where the repository cannot be read the number alone decides."""
+    repository = tmp_path / "repository"
+    for model in models or []:
+        (repository / model).mkdir(parents=True)
+    stub = f"exec -a /x/triton_python_backend_stub tail -f /dev/null /dev/null {name} DEFAULT 2>&-"
+    server = subprocess.Popen(
+        ("bash", "-c", f"({stub}) & echo $!; wait", "tritonserver", f"--model-repository={repository}"),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert server.stdout is not None
+        pid = int(server.stdout.readline())
+        deadline = time.monotonic() + 10
+        while processes.name_of(pid) != "tail" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert processes.completes_config(pid) is completes
+        assert not processes.completes_config(server.pid)
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.communicate()

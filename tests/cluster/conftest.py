@@ -170,6 +170,8 @@ class User:
         account = pwd.getpwnam(self.cluster.user)
         path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
         env = {"HOME": account.pw_dir, "PATH": path, "SLURM_CONF": str(self.cluster.slurm_conf), "LANG": "C.UTF-8"}
+        # A checkout in place of the installed package, where the caller says so.
+        env.update({name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ})
         done = run(
             ("runuser", "-u", account.pw_name, "--", "env", "-C", str(self.folder), *argv), env=env, timeout_s=timeout_s
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from slurm_llm import devcluster
 from tests.cluster.conftest import DEMO, Run, User, wait_for
+from tests.cluster.test_main_job import ask
 
 pytestmark = pytest.mark.cluster
 
@@ -40,6 +42,18 @@ def test_a_stopped_rank_is_named(user: User, rank: int) -> None:
     assert f"rank {rank} holds up the others: a process of it is stopped" in said
     result: dict[str, Any] = run.wait_ended()
     assert (result["state"], run.slurm_state()) == ("FAILED", "FAILED")
+
+
+def test_a_run_goes_on_without_its_folder(user: User) -> None:
+    """Somebody removes the job's logs while it serves: what the head knows is written again, and a cancel is heard."""
+    run = _submit(user)
+    url = run.url()
+    shutil.rmtree(run.job)
+    wait_for("what is known is there again", lambda: any(item["kind"] == "found" for item in run.records()), 30)
+    assert ask(url, "hello")["text_output"]
+    user.cluster.slurm("scancel", "--signal=TERM", "--batch", str(run.job_id))
+    assert run.wait_ended()["state"] == "COMPLETED"
+    assert "it was removed" in run.output()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Faults on a real cluster, as an ordinary user: the rank that is meant fails, in the phase that is meant, silently."""
+"""Faults on a real cluster, as an ordinary user: the rank that is meant fails, in the phase that is meant, silently.
+
+A dozen rows of the matrix that `benchmarks/faults.py` runs as a whole.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from tests.cluster.test_main_job import ask, small
 
 pytestmark = pytest.mark.cluster
 
-SPEC = small("faults", 4, resources={"nodes": 2, "time": "00:10:00"}, preflight={"mpi": False})
+LIMITS = {"stall_s": 3, "answer_s": 3, "probe_s": 1}
+SPEC = small("faults", 4, resources={"nodes": 2, "time": "00:10:00"}, preflight={"mpi": False}, timeouts=LIMITS)
 
 
 def rehearse(user: User, *faults: str) -> Run:
@@ -69,6 +73,21 @@ def test_a_rank_that_serves_fails_with_the_next_request(user: User, fault: str, 
     with pytest.raises(OSError, match=r"."):
         ask(url, "hello")
     assert failed(run)["first"]["rank"] == rank
+
+
+@pytest.mark.parametrize(
+    ("fault", "rank", "kind", "words"),
+    [
+        ("rank=1,at=mpi,kind=hang:sleep", 1, "hang", "no rank has logged or worked"),
+        ("rank=0,at=serve,kind=hang:sleep", 0, "hang", "has not answered a request"),
+        ("rank=0,at=serve,kind=raise", 0, "raise", "answers each request with an error: HTTP 400"),
+    ],
+)
+def test_a_rank_that_does_not_end_is_named_too(user: User, fault: str, rank: int, kind: str, words: str) -> None:
+    """Others poll in MPI_Init for one that never comes; a leader sleeps, or answers errors, while its health is 200."""
+    found = failed(rehearse(user, fault))["diagnosis"]
+    assert (found["kind"], found["rank"]) == (kind, rank), found
+    assert words in found["cause"]
 
 
 def test_a_port_that_is_taken_meanwhile(user: User) -> None:

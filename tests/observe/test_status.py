@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from slurm_llm.runs import evidence_of, status_of
 from slurm_llm.slurm.facts import JobFacts
 from slurm_llm.slurm.formats import JobId
 from slurm_llm.slurm.states import RunState, SlurmState, run_state
+from slurm_llm.yamlio import Tree
 from tests.observe.run_dirs import T0, FakeSlurm, RunDir, around, make_plan, squeue_row
 
 FIRST: dict[str, object] = {
@@ -166,8 +168,52 @@ def test_a_requeued_run_is_pending_again(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run").serving().result("FAILED", "x")
     status = judged(run, SlurmState.PENDING, reason="BeginTime")
     assert status.state is RunState.PENDING
-    assert status.notes == ("requeued: it waits to start once more",)
+    assert status.notes == ("requeued: it waits to start once more", "attempt 0: FAILED, x")
     assert not status.has_result
+
+
+RECOVERING: dict[str, Tree] = {"recovery": {"restarts": 1, "requeue": 1}}
+
+
+@pytest.mark.parametrize(
+    ("noted", "slurm", "state", "note"),
+    [
+        (None, SlurmState.RUNNING, RunState.DRAINING, "attempt 0 failed; whether another one follows is seen soon"),
+        ("restart", SlurmState.RUNNING, RunState.STARTING, "attempt 0 failed and is started again: x"),
+        ("requeue", SlurmState.RUNNING, RunState.PENDING, "attempt 0 failed and the job is requeued: x"),
+        ("requeue", SlurmState.COMPLETING, RunState.PENDING, "attempt 0 failed and the job is requeued: x"),
+        (None, SlurmState.FAILED, RunState.FAILED, ""),
+        ("requeue", SlurmState.CANCELLED, RunState.FAILED, "Slurm says CANCELLED"),
+    ],
+)
+def test_a_failure_that_something_follows_is_not_the_end(
+    tmp_path: Path, noted: str | None, slurm: SlurmState, state: RunState, note: str
+) -> None:
+    """Whoever waits for the run must not be told that it failed while the job still decides, or has gone on."""
+    run = RunDir(tmp_path / "run", plan=make_plan(**RECOVERING)).serving().result("FAILED", "x")
+    if noted is not None:
+        run.note("job", 61, noted, in_s=10)
+    status = judged(run, slurm)
+    assert status.state is state
+    assert status.notes == ((note,) if note else ())
+
+
+def test_a_start_after_a_requeue_is_no_failure(tmp_path: Path) -> None:
+    """The result is that of the start before; the new one has written nothing so far."""
+    run = RunDir(tmp_path / "run", plan=make_plan(**RECOVERING)).serving().result("FAILED", "x")
+    started = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(T0 + 200))
+    assert judged(run, SlurmState.RUNNING, start_time=started).state is RunState.STARTING
+
+
+def test_attempts_before_the_newest_are_told(tmp_path: Path) -> None:
+    """Each with its state and cause, also one that left no result."""
+    run = RunDir(tmp_path / "run").serving().result("FAILED", "x")
+    run.attempt = 1
+    run.state(70, "LOADING")
+    run.attempt = 2
+    status = judged(run.state(80, "LOADING"), SlurmState.RUNNING)
+    told = [(one.attempt, one.state, one.cause) for one in status.earlier]
+    assert told == [(0, "FAILED", "x"), (1, "UNKNOWN", "it has left no result")]
 
 
 def test_the_newest_attempt_counts(tmp_path: Path) -> None:

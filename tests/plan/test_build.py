@@ -150,12 +150,6 @@ def _faults(spec: dict[str, Tree], partition: dict[str, Tree] | None = None, **s
             "triton.exit_timeout_s: 30 s, but Slurm kills after KillWait, 30 s on site here: 1 to 29: leave it out",
         ),
         (
-            {"engine": "vllm"},
-            {},
-            "engine: 'vllm' cannot be started by this release: rehearsal: "
-            "`rehearse` runs this spec's launch with the rehearsal engine",
-        ),
-        (
             {"engine_args": {"sed": 1}},
             {},
             "engine_args.sed: unknown argument of the rehearsal engine: seed, step_ms, join_timeout_s, fault: "
@@ -267,9 +261,9 @@ def test_all_contradictions_are_told_at_once() -> None:
 def test_an_unknown_partition_hides_no_other_fault() -> None:
     """What does not depend on the partition is told together with it."""
     faults = _faults(
-        {"partition": "x", "engine": "vllm", "container": {"image": "/a"}}, None, account={"required": True}
+        {"partition": "x", "engine_args": {"sed": 1}, "container": {"image": "/a"}}, None, account={"required": True}
     )
-    assert [fault.split(":")[0] for fault in faults] == ["engine", "partition", "account", "container.image"]
+    assert [fault.split(":")[0] for fault in faults] == ["partition", "engine_args.sed", "account", "container.image"]
 
 
 @pytest.mark.parametrize(

@@ -266,6 +266,12 @@ def test_a_helper_step_takes_nothing_from_the_server(version: str, memory: bool)
     assert helper_step(_on(None)) == helper_step(_on("22.05.0"))
 
 
+@pytest.mark.parametrize(("version", "gpus"), [("21.08.8", "--gres=none"), ("22.05.8", "--gpus-per-node=4")])
+def test_the_agents_share_the_servers_gpus_where_slurm_can(version: str, gpus: str) -> None:
+    """Device cgroups hide the GPUs that a step did not ask for, and nobody could then say how they are."""
+    assert gpus in helper_step(_on(version), sees_gpus=True)
+
+
 @pytest.mark.parametrize(("version", "known"), [("24.05.1", False), ("24.11.0", True), ("26.05.3", True)])
 def test_a_rank_out_of_memory_ends_its_step(version: str, known: bool) -> None:
     """`--oom-kill-step` exists from 24.11 on."""
@@ -348,7 +354,7 @@ def test_what_a_partition_changes_wins_over_the_site() -> None:
 def test_slow_sites_get_more_time_to_be_ready() -> None:
     """The factor for slow storage, the seconds for nodes that boot."""
     site = make_site(startup={"timeout_factor": 1.5, "boot_s": 600})
-    assert build_plan(make_spec(timeouts={"ready_s": 100}), site).ready_s == 750
+    assert build_plan(make_spec(timeouts={"ready_s": 100}), site).limits.ready_s == 750
 
 
 def test_policies_that_end_jobs_are_told() -> None:

@@ -58,6 +58,17 @@ WRONG_SHAPE = "a tensor has the wrong shape"
             Fault(1, "load", "hang", "stop", who="server"),
             "rank=1,at=load,kind=hang:stop,who=server",
         ),
+        (
+            "rank=1,at=load,attempt=2,kind=raise",
+            Fault(1, "load", "raise", attempt=2),
+            "rank=1,at=load,kind=raise,attempt=2",
+        ),
+        (
+            "rank=1,at=load,kind=raise,attempt=all",
+            Fault(1, "load", "raise", attempt=None),
+            "rank=1,at=load,kind=raise,attempt=all",
+        ),
+        ("rank=1,at=load,kind=raise,attempt=0", Fault(1, "load", "raise"), "rank=1,at=load,kind=raise"),
     ],
 )
 def test_a_text_is_read_and_written(text: str, fault: Fault, back: str) -> None:
@@ -89,9 +100,10 @@ faults = st.one_of(
         st.integers(0, 10**5),
     ),
     st.builds(
-        lambda name, who: Fault(1, "load", "signal", name, who=who),
+        lambda name, who, attempt: Fault(1, "load", "signal", name, who=who, attempt=attempt),
         st.sampled_from(SIGNALS),
         st.sampled_from(PROCESSES),
+        st.one_of(st.none(), st.integers(0, 99)),
     ),
 )
 
@@ -109,7 +121,7 @@ def test_faults_survive_the_way_into_the_configuration(many: list[Fault]) -> Non
     [
         ("", ["'' is not KEY=VALUE (rank=N,at=PLACE,kind=KIND)"]),
         ("rank=1,at=load", ["no kind in 'rank=1,at=load' (rank=N,at=PLACE,kind=KIND)"]),
-        ("rank=1,at=load,knd=raise", ["unknown key 'knd' (rank, at, kind, after, who)"]),
+        ("rank=1,at=load,knd=raise", ["unknown key 'knd' (rank, at, kind, after, who, attempt)"]),
         ("rank=1,rank=2,at=load,kind=raise", ["rank is there twice (each key once)"]),
         ("rank=-1,at=load,kind=raise", ["rank is '-1' (a number from 0)"]),
         ("rank=1,at=loading,kind=raise", ["unknown place 'loading' (start, mpi, load, serve)"]),
@@ -138,6 +150,8 @@ def test_faults_survive_the_way_into_the_configuration(many: list[Fault]) -> Non
             ],
         ),
         ("rank=1,at=serve,kind=raise,after=soon", ["after is 'soon' (a number of seconds)"]),
+        ("rank=1,at=load,kind=raise,attempt=first", ["attempt is 'first' (a number from 0, or all)"]),
+        ("rank=1,at=load,kind=raise,attempt=-1", ["attempt is '-1' (a number from 0, or all)"]),
         (
             "rank=1,at=load,kind=raise,after=3",
             ["after with at=load (after counts from the end of loading: at=serve)"],
@@ -262,6 +276,27 @@ def test_a_process_ends_as_it_was_told_and_says_nothing(text: str, before: str, 
 def test_other_ranks_and_places_are_not_touched(text: str) -> None:
     """No fault, another rank's, another place's: the process goes on."""
     assert (ended(text).returncode, ended(text).stdout) == (0, "went on\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "tag", "raises"),
+    [
+        ("rank=1,at=start,kind=raise", "", True),
+        ("rank=1,at=start,kind=raise", "77.0", True),
+        ("rank=1,at=start,kind=raise", "77.1", False),
+        ("rank=1,at=start,kind=raise,attempt=1", "77.0", False),
+        ("rank=1,at=start,kind=raise,attempt=1", "77.1", True),
+        ("rank=1,at=start,kind=raise,attempt=all", "77.12", True),
+    ],
+)
+def test_a_server_that_is_started_again_is_well(text: str, tag: str, raises: bool) -> None:
+    """By itself a fault happens in the first attempt only; the attempt stands in the mark of the rank's processes."""
+    strikes = strikes_of(text, {"LLMRUN_RANK": "1", "LLMRUN_TAG": tag})
+    if raises:
+        with pytest.raises(RehearsalError, match=WRONG_SHAPE):
+            strikes.reach("start")
+    else:
+        strikes.reach("start")
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,17 @@ def special() -> list[Case]:
     ]
 
 
+def fronts() -> list[Case]:
+    """Return jobs whose instances share nodes, with what stands before them."""
+    twins: dict[str, Tree] = {"tensor_parallel_size": 2, "replicas": 2}
+    spares: dict[str, Tree] = {"restarts": 1, "spare_nodes": 1}
+    return [
+        make_case("shared-whole-node", "no-gpu-request", twins, {"frontend": "openai", "model": "it's/a model"}),
+        make_case("shared-spare", "typed-gpus", {**twins, "replicas": 4}, {"balancer": "nginx", "recovery": spares}),
+        make_case("shared-typed", "typed-gres", twins, {"balancer": {"program": "haproxy", "port": 8000}}),
+    ]
+
+
 def releases() -> list[Case]:
     """Return the demo's layout on one site for several releases of Slurm."""
     values: dict[str, Tree] = {"resources": {"nodes": 4, "time": "00:30:00"}}
@@ -144,6 +155,29 @@ def releases() -> list[Case]:
         replace(make_case(f"slurm-{version}", site, LAYOUTS["tp4-pp2-moe"], values), version=version)
         for version in ("20.11.8", "21.08.8", "22.05.8", "23.11.4", "24.11.0", "26.05.1")
         for site in ("typed-gpus",)
+    ]
+
+
+def recoveries() -> list[Case]:
+    """Return jobs that do something after a failure: a restart, one on spare nodes, a requeue, all of it."""
+    spares: dict[str, Tree] = {"restarts": 2, "spare_nodes": 1}
+    chosen: dict[str, tuple[str, dict[str, Tree]]] = {
+        "restarts": ("tp4-pp2-moe", {"restarts": 3, "backoff_s": 5}),
+        "requeue": ("tp4", {"requeue": 2}),
+        "spares": ("tp4-pp2-moe", spares),
+        "all": ("tp8-three-replicas", {**spares, "reset_s": 600, "requeue": 1}),
+        "service": ("tp4-pp2-moe", {**spares, "requeue": 1}),
+    }
+    service: dict[str, Tree] = {"service": {"successors": "unlimited", "idle_stop_s": 900}}
+    return [
+        make_case(
+            f"recovery-{name}",
+            "devcluster",
+            LAYOUTS[layout],
+            {"recovery": own, "exclude_nodes": "n[7-9]"},
+            service if name == "service" else {},
+        )
+        for name, (layout, own) in chosen.items()
     ]
 
 

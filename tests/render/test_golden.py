@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_llm.yamlio import dump
-from tests.render.rendered_jobs import LAYOUTS, SWITCHES, Case, make_case, releases
+from tests.render.rendered_jobs import LAYOUTS, SWITCHES, Case, make_case, recoveries, releases
 
 GOLDEN = Path(__file__).parent / "golden"
 FILES = ("job.sub", "rank.sh", "plan.json", "spec.yaml", "site.yaml", "config.pbtxt")
@@ -35,8 +35,14 @@ CASES = [
     make_case("cpus-only", "cpus-only", LAYOUTS["tp4"]),
     make_case("everything", "everything", LAYOUTS["tp4"], {"gpu_clocks": "1410,1410", "exclude_nodes": "n9"}),
     make_case("mpirun", "mpirun", LAYOUTS["tp4-pp2-moe"]),
+    make_case(
+        "instances-share-a-node",
+        "account",
+        {"tensor_parallel_size": 2, "replicas": 4, "balancer": "haproxy", "frontend": "openai", "model": "org/model"},
+    ),
     make_case("offline-gpus-per-task", "suffix", LAYOUTS["tp4"]),
     *releases(),
+    *recoveries(),
 ]
 
 

@@ -13,7 +13,7 @@ from slurm_llm.plan import Plan
 from slurm_llm.plan.steps import helper_step, world_step
 from slurm_llm.render import Target, slurm_pattern
 from slurm_llm.yamlio import Tree
-from tests.render.rendered_jobs import LAYOUTS, Case, make_case, matrix, releases, special
+from tests.render.rendered_jobs import LAYOUTS, Case, fronts, make_case, matrix, recoveries, releases, special
 from tests.render.sbatch_reader import read_options
 
 CASES = matrix()
@@ -26,7 +26,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Every script of the matrix as a file; equal texts once."""
     folder = tmp_path_factory.mktemp("scripts")
     texts: dict[str, str] = {}
-    for case in (*CASES, *special(), *releases()):
+    for case in (*CASES, *special(), *releases(), *recoveries(), *fronts()):
         files = case.files()
         for name in SCRIPTS:
             texts.setdefault(files[name], f"{case.name}.{name}")

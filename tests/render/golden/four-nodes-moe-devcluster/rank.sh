@@ -36,7 +36,8 @@ place="$base/$rank"
 mkdir -p "$place" && [[ -O $base && ! -L $base ]] || exit 73
 ln -sfn "$LLMRUN_RUN/model_repository" "$place/repository" || exit 73
 export TMPDIR="${TMPDIR-$base}"
-[[ -d $TMPDIR ]] || export TMPDIR="$base"
+# Slurm sets /tmp where nobody has chosen a folder, and vLLM leaves its sockets there.
+[[ -d $TMPDIR && $TMPDIR != /tmp ]] || export TMPDIR="$base"
 
 # A prefix of its own for every job, attempt and rank: servers that share /dev/shm and a prefix collide before
 # Triton 24.04, and the leftovers of a killed one are told apart from its neighbours' by it.
