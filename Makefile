@@ -14,15 +14,15 @@ BIN := $(VENV)/bin
 SYSTEM_PYTHON ?= /usr/bin/python3
 SOURCES := $(shell find slurm_llm job_templates site_configs -type f -not -name '*.pyc') pyproject.toml
 
-.PHONY: help install demo test check lint format clean
+.PHONY: help install demo test test-vllm check lint format clean
 
 help:
-	@sed -n 's/^\([a-z]*\): .*## \(.*\)/  make \1\t\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/  make \1\t\2/p' Makefile
 
 # What a check needs, and as root, where jobs are run, MPI and the library that Triton's Python stub links to.
 PACKAGES := python3-venv shellcheck
 ifeq ($(shell id -u),0)
-PACKAGES += libpython3.11 openmpi-bin libopenmpi3 libpmix2 libpmix-dev iproute2
+PACKAGES += libpython3.11 openmpi-bin libopenmpi3 libpmix2 libpmix-dev iproute2 haproxy nginx-light
 endif
 
 $(VENV)/.dependencies: pyproject.toml
@@ -53,13 +53,30 @@ $(VENV)/triton-2.43/.installed: $(VENV)/.dependencies
 	@umask 022 && $(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/triton-2.43 nvidia-pytriton==0.5.3
 	@touch $@
 
+RUN := (cluster or rehearsal) and not vllm
 test: install $(VENV)/triton-2.43/.installed ## every check and test, on a real Slurm cluster too (needs root)
-	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -q
+	@# Tests that run jobs mostly wait: what runs none is done beside them, and told after them.
+	@told=$$(mktemp); $(MAKE) --no-print-directory check >"$$told" 2>&1 & others=$$!; \
+	echo "$(BIN)/python -m pytest -q -m '$(RUN)'"; $(BIN)/python -m pytest -q -m '$(RUN)'; status=$$?; \
+	wait $$others || status=$$?; cat "$$told"; rm -f "$$told"; exit $$status
+
+# A vLLM for the CPU, 2.2 GB, in a Python environment of its own: its torch and numpy are nobody else's.
+VLLM_VENV ?= $(VENV)-vllm
+$(VLLM_VENV)/.installed: tests/vllm/requirements.txt tests/vllm/requirements-alone.txt
+	@umask 022 && $(SYSTEM_PYTHON) -m venv --clear $(VLLM_VENV) && $(VLLM_VENV)/bin/pip install --quiet --upgrade pip
+	@umask 022 && $(VLLM_VENV)/bin/pip install --quiet -r tests/vllm/requirements.txt
+	@umask 022 && $(VLLM_VENV)/bin/pip install --quiet --no-deps -r tests/vllm/requirements-alone.txt
+	@# Triton's stub starts Python in the C locale whatever the environment says; packages read UTF-8 as they are imported.
+	@umask 022 && echo 'import locale; locale.setlocale(locale.LC_CTYPE, "C.UTF-8")' \
+	    >"$$($(VLLM_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/utf8.pth"
+	@touch $@
+
+test-vllm: install $(VLLM_VENV)/.installed ## a real vLLM under a real Triton on a real Slurm cluster (needs root)
+	VLLM_VENV=$(VLLM_VENV) $(BIN)/python -m pytest -q -m vllm tests/vllm
 
 check: install ## everything that starts no job and needs no root
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -q -m 'not cluster and not rehearsal'
+	$(BIN)/python -m pytest -q -m 'not cluster and not rehearsal and not vllm'
 
 lint: install ## ruff, mypy --strict, the layers of imports
 	$(BIN)/ruff check --quiet .
