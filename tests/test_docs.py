@@ -53,8 +53,10 @@ def test_the_readmes_spec_is_the_one_it_says_it_is() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "examples").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_example_plans(path: Path) -> None:
-    """Examples are specs that work on the devcluster."""
-    assert build_plan(load_spec(path), load_site("devcluster", {}).profile).ranks
+    """Examples are specs that work on the devcluster; those with an image, on a site with pyxis and eight GPUs."""
+    spec = load_spec(path)
+    site = "devcluster" if spec.container is None else "aws-hyperpod"
+    assert build_plan(spec, load_site(site, {}).profile).ranks
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
