@@ -45,7 +45,7 @@ COMMANDS = re.compile(r"command\+?=|^\[\[ -v |^export |^ *frontend=|^ *role=")
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the page's tables: a feature of an engine, its examples, where it has run, and the tests that ran it."""
+    """One line of the page's tables: a feature of an engine, its examples, where it has run, and tests that ran it."""
 
     engine: str
     feature: str

@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     making.add_argument("--recipe", required=True)
     making.add_argument("--into", required=True)
     _add_verb_of_images(verbs)
+    _add_verb_of_ray(verbs)
     looking = verbs.add_parser("survey")
     looking.add_argument("--folder", required=True)
     looking.add_argument("--of", required=True, choices=("batch", "node", "rank", "mpi"))
@@ -62,6 +63,18 @@ def _add_verb_of_images(verbs: Any) -> None:
     seeing = verbs.add_parser("image")
     seeing.add_argument("--out", required=True)
     seeing.add_argument("--home", action="append", default=[])
+
+
+def _add_verb_of_ray(verbs: Any) -> None:
+    gathering = verbs.add_parser("ray")
+    gathering.add_argument("--attempt", required=True)
+    for name in ("--instance", "--rank", "--first", "--ranks", "--low", "--high", "--seed", "--gpus"):
+        gathering.add_argument(name, type=int, required=True)
+    gathering.add_argument("--wait-s", type=float, required=True)
+    gathering.add_argument("--temp", required=True)
+    gathering.add_argument("--interface", default="")
+    gathering.add_argument("--taken", default="")
+    gathering.add_argument("words", nargs="*")
 
 
 def _add_verbs_of_recovery(verbs: Any) -> None:
@@ -141,6 +154,12 @@ def _image(given: Any) -> int:
     return image.main(given.out, given.home)
 
 
+def _ray(given: Any) -> int:
+    from . import ray
+
+    return ray.main(ray.from_words(given))
+
+
 def _survey(given: Any) -> int:
     from . import survey
 
@@ -176,6 +195,7 @@ _VERBS: Dict[str, Callable[[Any], int]] = {
     "gpus": _gpus,
     "repository": _repository,
     "image": _image,
+    "ray": _ray,
     "survey": _survey,
     "recover": _recover,
     "living": _living,
