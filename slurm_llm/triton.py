@@ -1,6 +1,6 @@
-"""Asking a served model for text over Triton's `generate` and `generate_stream`, past any proxy. Knows no run.
+"""Asking a served model for text over Triton's `generate` and `generate_stream`, past any proxy, and for its metrics.
 
-What a body holds depends on the engine: see `dialects`.
+Knows no run. What a body holds depends on the engine: see `dialects`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from slurm_llm.errors import Problem, RequestFailed
 
 CANCEL_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 10.0
+PAGE_TIMEOUT_S = 10.0
+MAX_PAGE = 1 << 24
 SHOWN_BODY = 2000
 REQUEST_ID = "triton-request-id"
 
@@ -150,6 +152,32 @@ def cancel(served: Served, request_id: str) -> None:
     except httpx.HTTPError:
         # The request may be over, or the server gone: either way nothing is left to stop.
         return
+
+
+def page(url: str, timeout_s: float = PAGE_TIMEOUT_S) -> str:
+    """Return the text of a plain page, as a server's metrics are.
+
+    Raises:
+        RequestFailed: no answer in time, one that is an error, or one of more than MAX_PAGE bytes.
+    """
+    deadline, data, about = time.monotonic() + timeout_s, b"", Served(url, "")
+    try:
+        with (
+            httpx.Client(trust_env=False, timeout=timeout_s, follow_redirects=False) as client,
+            client.stream("GET", url) as response,
+        ):
+            for piece in response.iter_bytes():
+                data += piece
+                if time.monotonic() > deadline:
+                    raise httpx.ReadTimeout("")
+                if len(data) > MAX_PAGE:
+                    raise RequestFailed(Problem(url, f"the page has more than {MAX_PAGE} bytes"))
+    except httpx.HTTPError as error:
+        raise _unreachable(about, error, Ask("", timeout_s=timeout_s)) from None
+    text = data.decode("utf-8", "replace")
+    if response.status_code != 200:
+        raise _refused(about, response.status_code, text)
+    return text
 
 
 def _client(ask: Ask) -> httpx.Client:

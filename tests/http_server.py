@@ -26,7 +26,12 @@ def serve(answer: Callable[[str, dict[str, object]], tuple[int, Iterator[bytes]]
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self._reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def do_GET(self) -> None:
+            self._reply({})
+
+        def _reply(self, body: dict[str, object]) -> None:
             served.asked.append((self.path, body))
             status, pieces = served.answer(self.path, body)
             self.send_response(status)

@@ -32,6 +32,8 @@ COMMANDS = {
     "list": ("watch", "List the newest runs."),
     "diagnose": ("diagnose", "Say why a run failed, what proves it, and what to do."),
     "bundle": ("diagnose", "Write one archive of a run for a support ticket, without secrets."),
+    "endpoint": ("endpoint", "Show how to reach a run: addresses, curl line, tunnel, variables."),
+    "metrics": ("metrics", "Show what a run's servers count, with meaning and unit."),
     "generate": ("act", "Ask a served model for text."),
     "cancel": ("act", "End a run in order."),
     "site": ("site", "Find, show, compare, check and draft site profiles."),
@@ -110,7 +112,7 @@ def report(error: BaseException) -> int:
         return INTERRUPTED_RC
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"error: {where}{error.strerror or error}", err=True)
+        click.echo(f"error: {_shown(f'{where}{error.strerror or error}')}", err=True)
         return 1
     if isinstance(error, SlurmLlmError):
         for problem in error.problems:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import textwrap
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slurm_llm.agent import fold, phases
-from slurm_llm.dialects import example
+from slurm_llm.observe.endpoint import curl
 from slurm_llm.observe.text import clean
 from slurm_llm.slurm.formats import format_time
 from slurm_llm.slurm.reasons import Clears
@@ -171,13 +170,8 @@ def _which(one: Endpoint, count: int) -> str:
 def _curl(status: RunStatus) -> list[str]:
     if not status.endpoints:
         return []
-    body = shlex.quote(json.dumps(example(status.engine)))
-    # --noproxy: sites export http_proxy, and a proxy cannot reach a compute node.
-    return [
-        f"  {'try':<{LABEL}}curl -s --noproxy '*' \\",
-        f"    {status.endpoints[0].url}/v2/models/{status.model}/generate \\",
-        f"    -d {body}",
-    ]
+    first, *more = curl(status.endpoints[0].url, status.model, status.engine)
+    return [f"  {'try':<{LABEL}}{first}", *(f"  {line}" for line in more)]
 
 
 def _next(status: RunStatus) -> list[str]:

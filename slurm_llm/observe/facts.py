@@ -53,6 +53,8 @@ class Layout:
     spare_nodes: int = 0
     recovers: bool = False
     """Whether a failure may be followed by a restart or a requeue."""
+    image: str = ""
+    """The container's image, as its runtime names it."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,7 @@ def _layout(value: Mapping[str, Any]) -> Layout:
         kill_wait_s=int(value["kill_wait_s"]),
         spare_nodes=int(value["allocation"].get("spare_nodes", 0)),
         recovers=any(value["recovery"].get(name) for name in ("restarts", "requeue")),
+        image=str((value.get("container") or {}).get("image") or ""),
     )
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from slurm_llm.errors import NotReady, Problem, RunFailed, SetupError, SlurmError
-from slurm_llm.observe.status import RunStatus
+from slurm_llm.observe.endpoint import variables
 from slurm_llm.plan import Plan
 from slurm_llm.preparation import Bench
 from slurm_llm.rundir import STAGE_LOG, RunPaths
@@ -82,20 +81,6 @@ def _measure(about: About, found: FoundRun, place: Path, around: Surroundings, b
         if failed is not None:
             return failed
     return ended(BENCH, DONE, began)
-
-
-def variables(status: RunStatus) -> Mapping[str, str]:
-    """Return what a bench finds in its environment: the first instance's addresses, all URLs, the model, the run."""
-    first = status.endpoints[0]
-    return {
-        "SLURM_LLM_URL": first.url,
-        "SLURM_LLM_URLS": " ".join(one.url for one in status.endpoints),
-        "SLURM_LLM_GRPC": first.grpc,
-        "SLURM_LLM_METRICS": first.metrics,
-        "SLURM_LLM_MODEL": status.model,
-        "SLURM_LLM_RUN": status.directory,
-        "SLURM_LLM_JOB": str(status.job_id),
-    }
 
 
 def _stop(found: FoundRun, place: Path, around: Surroundings) -> None:
