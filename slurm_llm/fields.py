@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
 from slurm_llm.slurm.formats import parse_mem_mib, parse_time
 from slurm_llm.slurm.nodesets import expand_nodes
@@ -29,11 +30,19 @@ SCRIPT_VARIABLES = frozenset(
         *("place", "prefix", "home", "command", "role", "ports", "http", "grpc", "metrics", "engine"),
         *("task", "tasks", "init", "folder", "image", "look", "meeting", "name", "nodes", "options", "program"),
         *("asked", "result", "pause", "by", "limit", "status", "frontend", "variable", "shown_by"),
+        *("ray", "ray_temp", "checking"),
         *("ranks", "shown", "source", "sources", "target", "value", "written"),
         *("SLURM_JOB_ID", "SLURM_PROCID", "IFS"),
     }
 )
 """The scripts' own variables: an exported one of the same name would be overwritten, or break them."""
+
+
+MOST, MOST_LONG = 2**31 - 1, 2**63 - 1
+"""The largest whole numbers of Slurm, Triton and bash: what goes beyond would be refused, or wrapped, in the job."""
+
+LONGEST_NUMBER = 40
+"""Characters of a time or an amount of memory; Python itself refuses to read thousands of digits."""
 
 
 def _one_line(value: str) -> str:
@@ -47,12 +56,19 @@ def _whole_as_text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _short(value: str) -> None:
+    if len(value) > LONGEST_NUMBER:
+        raise ValueError(f"must have at most {LONGEST_NUMBER} characters")
+
+
 def _slurm_time(value: str) -> str:
+    _short(value)
     parse_time(value)
     return value.strip()
 
 
 def _slurm_memory(value: str) -> str:
+    _short(value)
     parse_mem_mib(value)
     if "." in value:
         raise ValueError("must be a whole number with K, M, G or T: sbatch takes no fraction")
@@ -132,6 +148,15 @@ def _shell_text(value: str) -> str:
     return value
 
 
+def _finite(value: JsonValue) -> JsonValue:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"must be a finite number: JSON has no {value}")
+    for one in inner:
+        _finite(one)
+    return value
+
+
 def check_variable(value: str) -> str:
     """Return `value` when it is a variable name that a job's script can set, else raise ValueError."""
     if not _VARIABLE.match(value):
@@ -145,8 +170,8 @@ def check_variable(value: str) -> str:
 
 Line = Annotated[str, AfterValidator(_one_line)]
 NonEmpty = Annotated[str, Field(min_length=1), AfterValidator(_one_line)]
-Positive = Annotated[int, Field(ge=1)]
-AtLeastZero = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1, le=MOST)]
+AtLeastZero = Annotated[int, Field(ge=0, le=MOST_LONG)]
 Size = Annotated[int, Field(ge=1, le=100_000)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 SlurmTime = Annotated[str, BeforeValidator(_whole_as_text), AfterValidator(_one_line), AfterValidator(_slurm_time)]
@@ -168,6 +193,9 @@ SlurmVersionText = Annotated[str, AfterValidator(_version_text)]
 Words = Annotated[NonEmpty, AfterValidator(_words)]
 Shell = Annotated[str, AfterValidator(_shell_text)]
 
+
+Plain = Annotated[JsonValue, AfterValidator(_finite)]
+"""A value for an engine's or a program's own argument: what JSON can hold."""
 
 Environment = dict[
     Annotated[str, AfterValidator(check_variable)], Annotated[str, AfterValidator(_one_line)] | int | float | bool

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, JsonValue
+from pydantic import AfterValidator, Field
 
-from slurm_llm.fields import AtLeastZero, Environment, Lines, NonEmpty, Positive, SlurmMemory, SlurmTime, Texts
+from slurm_llm.fields import AtLeastZero, Environment, Lines, NonEmpty, Plain, Positive, SlurmMemory, SlurmTime, Texts
 from slurm_llm.schema import Section
 
 Where = Literal["job", "login"]
@@ -35,7 +35,7 @@ def _argument_name(value: str) -> str:
 
 
 Place = Annotated[NonEmpty, AfterValidator(_place)]
-Flags = dict[Annotated[str, AfterValidator(_argument_name)], JsonValue]
+Flags = dict[Annotated[str, AfterValidator(_argument_name)], Plain]
 
 
 class Stage(Section):

@@ -11,10 +11,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, field_va
 
 from slurm_llm.errors import SpecError
 from slurm_llm.fields import (
+    MOST,
+    AtLeastZero,
     Environment,
     Lines,
     NodeSet,
     NonEmpty,
+    Plain,
     Port,
     Positive,
     SbatchOptions,
@@ -33,12 +36,21 @@ LaunchName = Literal["leader", "llmapi_launch", "orchestrator", "single", "ray"]
 MAX_NAME_BYTES = 1024
 """Slurm's own limit of a job name."""
 
+MAX_FILE_NAME_BYTES = 255
+"""That of Linux: what is longer cannot even be looked for."""
+
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
 
 def _job_name(value: str) -> str:
     if len(value.encode()) > MAX_NAME_BYTES:
         raise ValueError(f"must have at most {MAX_NAME_BYTES} bytes")
+    return value
+
+
+def _model(value: str) -> str:
+    if any(len(part.encode()) > MAX_FILE_NAME_BYTES for part in value.split("/")):
+        raise ValueError(f"must be an id or a path, whose parts have at most {MAX_FILE_NAME_BYTES} bytes")
     return value
 
 
@@ -72,7 +84,7 @@ class TritonOptions(Section):
     grpc_port: Port | None = None
     metrics_port: Port | None = None
     server: NonEmpty | None = None
-    log_verbose: Annotated[int, Field(ge=0)] = 0
+    log_verbose: Annotated[int, Field(ge=0, le=MOST)] = 0
     exit_timeout_s: Positive | None = None
     extra_args: Lines = ()
     openai_frontend: NonEmpty | None = None
@@ -130,7 +142,7 @@ class Preflight(Section):
     """The check between allocation and start; `mpi: false` leaves out the part that needs mpi4py."""
 
     mpi: bool | None = None
-    dev_shm_mib: Annotated[int, Field(ge=0)] = 64
+    dev_shm_mib: Annotated[int, Field(ge=0, le=MOST)] = 64
 
 
 class Timeouts(Section):
@@ -173,10 +185,10 @@ class Service(Section):
     that nobody has asked for so long ends by itself.
     """
 
-    successors: Annotated[int, Field(ge=0)] | Literal["unlimited"] = 0
-    handover_s: Annotated[int, Field(ge=10)] = 600
+    successors: AtLeastZero | Literal["unlimited"] = 0
+    handover_s: Annotated[int, Field(ge=10, le=MOST)] = 600
     drain_s: Positive = 60
-    idle_stop_s: Annotated[int, Field(ge=10)] | None = None
+    idle_stop_s: Annotated[int, Field(ge=10, le=MOST)] | None = None
 
 
 class JobSpec(Section):
@@ -186,7 +198,7 @@ class JobSpec(Section):
     engine: EngineName
     launch: LaunchName | None = None
     """How the engine's ranks start; left out, the engine's usual way for these sizes."""
-    model: NonEmpty | None = None
+    model: Annotated[NonEmpty, AfterValidator(_model)] | None = None
     tensor_parallel_size: Size = 1
     pipeline_parallel_size: Size = 1
     context_parallel_size: Size = 1
@@ -205,7 +217,7 @@ class JobSpec(Section):
     frontend: Literal["triton", "openai"] = "triton"
     """What the leader starts: tritonserver, or the image's OpenAI-compatible front end around it."""
     balancer: Annotated[BalancerOptions | None, BeforeValidator(_by_name)] = None
-    engine_args: dict[str, JsonValue] = {}  # noqa: RUF012
+    engine_args: dict[NonEmpty, Plain] = {}  # noqa: RUF012
     env: Environment = {}  # noqa: RUF012
     gpu_clocks: Annotated[str, Field(pattern=r"^[0-9]+(,[0-9]+)?$")] | None = None
     """Clocks of the GPUs in MHz, `LOWEST,HIGHEST` or one number: `nvidia-smi -lgc`, where the site allows it."""

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+# A loaded machine is no fault: hypothesis' own limit for an example is off.
+settings.register_profile("slurm_llm", deadline=None)
+settings.load_profile("slurm_llm")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from slurm_llm.engines.types import Look
+from slurm_llm.fields import MOST_LONG
 
 _SPECULATIVE = {
     1: "none",
@@ -108,7 +109,7 @@ def read_engine(path: str, look: Look) -> EngineDir | Folder:
         return Folder.PAIR if {"encoder", "decoder"} <= set(names) else Folder.EMPTY
     try:
         config = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return Folder.BROKEN
     if not isinstance(config, dict):
         return Folder.OTHER
@@ -231,7 +232,7 @@ def _section(value: Mapping[str, object], key: str) -> Mapping[str, object]:
 
 def _number(value: Mapping[str, object], key: str) -> int | None:
     found = value.get(key)
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+    return found if isinstance(found, int) and not isinstance(found, bool) and abs(found) <= MOST_LONG else None
 
 
 def _size(value: Mapping[str, object], key: str, usual: int = 1) -> int:

@@ -6,6 +6,7 @@ NVIDIA/TensorRT-LLM; they hold for every version unless a problem names one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from slurm_llm.engines.known import check_names, check_present
@@ -45,6 +46,7 @@ ELSEWHERE = {
 }
 TRITON_KEYS = ("max_batch_size", "decoupled", "cancellation_check_period_ms", "multimodal")
 USABLE = ("leader", "llmapi_launch", "single")
+_GPU = re.compile(r"[0-9]{1,4}\Z")
 FIRST_IMAGE = "25.05"
 """The first Triton image with an llmapi model folder: v0.19.0 of tensorrtllm_backend has it, v0.18.2 has not."""
 FIRST_COPIES = "26.02"
@@ -84,7 +86,7 @@ def read_gpu_sets(spec: JobSpec) -> tuple[tuple[int, ...], ...] | None:
     sets = []
     for row in rows:
         words = [str(word).strip() for word in row] if isinstance(row, list) else [str(row)]
-        if not words or not all(word.isdecimal() for word in words):
+        if not words or not all(_GPU.match(word) for word in words):
             return None
         sets.append(tuple(map(int, words)))
     return tuple(sets) or None

@@ -128,7 +128,7 @@ def version_numbers(version: str) -> tuple[int, ...]:
     """
     numbers = []
     for part in version.split("+")[0].split("."):
-        found = re.match(r"[0-9]+", part)
+        found = re.match(r"[0-9]{1,9}(?![0-9])", part)
         if found is None:
             break
         numbers.append(int(found[0]))

@@ -34,6 +34,8 @@ ENGINE_OF = {
 """The --speculative_decoding_mode that a decoding mode needs."""
 
 EXTERNAL = "draft_tokens_external"
+NAMED = 4
+"""How many of an engine's files a complaint names."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,8 @@ def _nodes(case: Case) -> list[Problem]:
 
 def _files(case: Case) -> list[Problem]:
     ranks, there = case.engine.mapping.world_size, [rank for rank, _ in case.engine.files]
-    missing = sorted(set(range(ranks)) - set(there))
+    # Those that are named, and one more: config.json may name any number of ranks.
+    missing = [rank for rank in range(min(ranks, len(there) + NAMED + 1)) if rank not in there]
     extra = [rank for rank in there if rank >= ranks]
     empty = [rank for rank, size in case.engine.files if size == 0]
     problems = []
@@ -150,7 +153,7 @@ def _files(case: Case) -> list[Problem]:
         (empty, "empty", "copy them again"),
     ):
         if found:
-            listed = ", ".join(f"rank{rank}.engine" for rank in found[:4]) + (", …" if len(found) > 4 else "")
+            listed = ", ".join(f"rank{rank}.engine" for rank in found[:NAMED]) + (", …" if len(found) > NAMED else "")
             allowed = f"rank0.engine to rank{ranks - 1}.engine"
             problems.append(Problem(case.where, f"{listed}: {what}", allowed, todo))
     return problems

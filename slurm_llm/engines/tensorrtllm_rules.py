@@ -140,11 +140,16 @@ def _batching(llm: LlmModel) -> list[Problem]:
     return [Problem(f"{llm.where}.batching_strategy", what, "in-flight batching", todo)] if needing else []
 
 
+def _everybody(sets: tuple[tuple[int, ...], ...], world: int) -> bool:
+    return len(sets) == 1 and len(sets[0]) == world and sets[0] == tuple(range(world))
+
+
 def _led(llm: LlmModel, world: int) -> list[Problem]:
     """Return what does not fit leader mode, in which the job's ranks are the engine's."""
     values, where, problems = llm.values, llm.where, []
-    if "participant_ids" in values and split_ids(values["participant_ids"]) != (tuple(range(world)),):
-        what, allowed = f"found {values['participant_ids']} in leader mode", ",".join(map(str, range(world)))
+    if "participant_ids" in values and not _everybody(split_ids(values["participant_ids"]), world):
+        what = f"found {values['participant_ids']} in leader mode"
+        allowed = "0" if world == 1 else f"all numbers from 0 to {world - 1}"
         problems.append(Problem(f"{where}.participant_ids", what, allowed, "remove it: every rank takes part"))
     if llm.instances > 1 and world > 1:
         what = f"{llm.instances} instances of {world} ranks each in leader mode, which has one MPI world"

@@ -17,8 +17,10 @@ MOST = 2**31 - 1
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _BROKEN = re.compile(r'["\\\x00-\x1f\x7f]')
-_INTS = re.compile(r"\s*\d+\s*(?:,\s*\d+\s*)*\Z", re.ASCII)
-_TREE = re.compile(r"\s*\{\s*\d+(?:\s*,\s*\d+)*\s*\}(?:\s*,\s*\{\s*\d+(?:\s*,\s*\d+)*\s*\})*\s*\Z", re.ASCII)
+_INT = r"\s*\d{1,10}\s*"
+_INTS = re.compile(rf"{_INT}(?:,{_INT})*\Z", re.ASCII)
+_SETS = re.compile(rf"{_INT}(?:[,;]{_INT})*\Z", re.ASCII)
+_TREE = re.compile(rf"\s*\{{{_INT}(?:,{_INT})*\}}\s*(?:,\s*\{{{_INT}(?:,{_INT})*\}}\s*)*\Z", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -127,15 +129,15 @@ def split_ids(text: str) -> tuple[tuple[int, ...], ...]:
 
 def _sets(value: object) -> list[list[int]] | None:
     if isinstance(value, str):
-        value = [part.split(",") for part in value.replace(" ", "").split(";")]
-        if not all(each.isascii() and each.isdigit() for part in value for each in part):
+        if not _SETS.match(value):
             return None
-        value = [[int(each) for each in part] for part in value]
+        value = [[int(each) for each in part.split(",")] for part in value.split(";")]
     if not isinstance(value, list) or not value:
         return None
     rows = value if isinstance(value[0], list) else [value]
     sets = [_wholes(row) if isinstance(row, list) else None for row in rows]
-    return None if not all(sets) else [ids for ids in sets if ids]
+    # A GPU or a rank is in a set once.
+    return [ids for ids in sets if ids] if all(ids and len(set(ids)) == len(ids) for ids in sets) else None
 
 
 def _whole(value: object) -> int | None:

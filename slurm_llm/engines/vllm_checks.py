@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from slurm_llm.engines.known import check_names, check_present
@@ -18,6 +19,7 @@ LORA = "lora"
 OWN_KEYS = (TRITON_CONFIG, LORA)
 """Keys of `engine_args` that do not go to vLLM: parameters of config.pbtxt, and adapters as name → path."""
 
+_GPU = re.compile(r"[0-9]{1,4}\Z")
 METRICS, HEALTH_CHECK, GPU_IDS = "REPORT_CUSTOM_METRICS", "ENABLE_VLLM_HEALTH_CHECK", "GPU_DEVICE_IDS"
 PARAMETERS = (METRICS, HEALTH_CHECK, GPU_IDS)
 GPU_IDS_AFTER = "26.01"
@@ -75,7 +77,7 @@ def chosen_gpus(spec: JobSpec) -> tuple[int, ...]:
     """Return the GPUs that the spec's GPU_DEVICE_IDS names; none where it names none, or not by numbers."""
     given = spec.engine_args.get(TRITON_CONFIG)
     ids = device_ids(given.get(GPU_IDS)) if isinstance(given, dict) else None
-    return tuple(int(one) for one in ids or () if one.isdigit())
+    return tuple(int(one) for one in ids or () if _GPU.match(one))
 
 
 def is_on(spec: JobSpec, parameter: str) -> bool:
@@ -222,7 +224,7 @@ def _check_gpu_ids(ids: tuple[str, ...] | None, where: str, sizes: ParallelSizes
         return []
     problems = []
     count = sizes.tensor_parallel_size * sizes.pipeline_parallel_size
-    if not all(one.isdigit() for one in ids) or len(set(ids)) < len(ids):
+    if not all(_GPU.match(one) for one in ids) or len(set(ids)) < len(ids):
         problems.append(Problem(where, f"found {','.join(ids)!r}", 'different GPUs, as in "0,1"', "correct it"))
     elif len(ids) != count:
         what = f"names {len(ids)} GPUs"

@@ -113,6 +113,6 @@ def _find_adapters(spec: JobSpec, look: Look) -> list[Problem]:
 def _mapping(text: str | None) -> Mapping[str, object]:
     try:
         value = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from slurm_llm.engines.types import Look
 from slurm_llm.errors import Problem
+from slurm_llm.fields import MOST_LONG
 
 INDEX = "model.safetensors.index.json"
 _HOLLOW_GATE = frozenset(
@@ -213,7 +214,7 @@ def _bytes_per_value(config: Mapping[str, object], quantized: Mapping[str, objec
 def _mapping(text: str | None) -> dict[str, object] | None:
     try:
         value = json.loads(text or "")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -227,7 +228,7 @@ def _number(config: Mapping[str, object], *names: str) -> int:
     """Return the first of `names` that holds a positive whole number, else 0."""
     for name in names:
         value = config.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= MOST_LONG:
             return int(value)
     return 0
 

@@ -152,6 +152,9 @@ def _check_ports(spec: JobSpec, site: SiteProfile) -> list[Problem]:
     if len(set(chosen.values())) < len(chosen):
         listing = ", ".join(f"{name} {port}" for name, port in chosen.items())
         problems.append(Problem("triton", f"two ports are the same: {listing}", "three different ports", "change one"))
+    if spec.balancer is not None and spec.balancer.port in chosen.values():
+        what = f"{spec.balancer.port} is a port of Triton too, and both are on the first node"
+        problems.append(Problem("balancer.port", what, todo="change one, or leave it out"))
     if chosen and spec.replicas > 1:
         what = f"fixed ports ({', '.join(chosen)}) with {spec.replicas} replicas"
         problems.append(Problem("triton", what, todo="leave the ports out: each replica draws its own"))

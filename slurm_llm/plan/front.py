@@ -24,7 +24,8 @@ def plan_frontend(spec: JobSpec) -> FrontendPlan | None:
     """
     if spec.frontend == "triton":
         return None
-    tokenizer = spec.triton.tokenizer or spec.engine_args.get("tokenizer_dir") or spec.model
+    own = (spec.engine_args.get(name) for name in ("tokenizer", "tokenizer_dir"))
+    tokenizer = spec.triton.tokenizer or next((one for one in own if isinstance(one, str)), spec.model)
     arguments = [f"--backend={_BACKENDS.get(spec.engine, 'tensorrtllm')}"]
     arguments += [] if tokenizer is None else [f"--tokenizer={tokenizer}"]
     arguments += [f"--tritonserver-log-verbose-level={spec.triton.log_verbose}"] if spec.triton.log_verbose else []

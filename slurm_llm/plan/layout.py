@@ -10,6 +10,11 @@ from slurm_llm.sites.profile import Partition
 from slurm_llm.spec import JobSpec
 from slurm_llm.topology import ParallelSizes
 
+MAX_RANKS = 32768
+"""More than any server takes: a job of more is a slip of the keyboard, and would take this machine minutes to write."""
+
+SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "replicas")
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -93,6 +98,11 @@ def build_layout(
     fits, unit = _ranks_that_fit(spec, partition), "GPUs" if partition.gpus_per_node else "ranks"
     nodes, asked = spec.resources.nodes, spec.resources.gpus_per_node
     world = launch.gpus or sizes.world_size
+    if world * spec.replicas > MAX_RANKS:
+        what = f"{_product(sizes, spec.replicas)} needs {world * spec.replicas} {unit}"
+        where = next((name for name in SIZES if getattr(spec, name) > 1), "engine_args")
+        problems.append(Problem(where, what, f"at most {MAX_RANKS} in a job", "ask for less"))
+        return None
     if asked is not None and asked > fits:
         what = f"{asked} {unit} a node asked for, a node of this partition has {fits}"
         problems.append(Problem("resources.gpus_per_node", what, f"1 to {fits}", "ask for more nodes instead"))

@@ -22,8 +22,8 @@ BETWEEN = ";"
 OOM_MIB = 8192
 """What `oom` takes when nobody says how much."""
 
-_SECONDS = re.compile(r"\d+(\.\d+)?", re.ASCII)
-_NUMBER = re.compile(r"\d+", re.ASCII)
+_SECONDS = re.compile(r"\d{1,9}(\.\d{1,6})?", re.ASCII)
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
 class Complaint(NamedTuple):
@@ -54,7 +54,8 @@ class Fault:
     def __str__(self) -> str:
         """Return the text that reads back as this fault; it needs no quoting in any configuration file."""
         kind = f"{self.kind}:{self.argument}" if self.argument else self.kind
-        after = "" if self.after_s is None else f",after={self.after_s:g}"
+        seconds = "" if self.after_s is None else f"{self.after_s:.6f}".rstrip("0").rstrip(".")
+        after = f",after={seconds}" if seconds else ""
         who = "" if self.who == "stub" else f",who={self.who}"
         each = "" if self.attempt == 0 else f",attempt={EVERY_ATTEMPT if self.attempt is None else self.attempt}"
         return f"rank={self.rank},at={self.at},kind={kind}{after}{who}{each}"

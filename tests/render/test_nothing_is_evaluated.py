@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +14,13 @@ from slurm_llm.plan import build_plan
 from slurm_llm.render import Target, render
 from slurm_llm.sites.load import parse_site
 from slurm_llm.spec import spec_from_mapping
-from slurm_llm.yamlio import Document, Tree
+from slurm_llm.yamlio import Document, Tree, parse_document
 from tests.render.sbatch_reader import read_options
 
 EVIL = "a'b\"c `touch pwned1` $(touch pwned2) ${HOME} $HOME * ~ ; touch pwned3 & | > pwned4 # é 模 \\ !x %j"
 EVIL_FOLDER = 'it\'s "x" `touch pwned5` $(touch pwned6) ;touch pwned7 é %j'
 JOB_ID = "987654321"
+MODEL_FILE = "tensorrt_llm/config.pbtxt"
 
 # Each stand-in writes its words, one a line after its own name, and what it sees of the variable EVIL.
 RECORD = 'printf "%s\\n" "{name}" "$@" "EVIL=${{EVIL-}}" "" >>"$STUB_OUT/{name}.${{SLURM_PROCID:-x}}"\n'
@@ -33,6 +36,7 @@ PYTHON = """#!/bin/bash
 case $3 in
 head) trap 'exit 0' USR1 TERM; while read -r _; do :; done ;;
 ports) echo 20001 20002 20003 ;;
+repository) exec "$STUB_REAL_PYTHON" "$@" ;;
 esac
 exit 0
 """
@@ -40,6 +44,9 @@ TRITON = """#!/bin/bash
 { printf '%s\\n' "$@"; } >"$STUB_OUT/triton.$LLMRUN_RANK.words"
 printf '%s' "${EVIL-}" >"$STUB_OUT/triton.$LLMRUN_RANK.evil"
 printf '%s' "$LLMRUN_ROLE" >"$STUB_OUT/triton.$LLMRUN_RANK.role"
+for word; do
+    [[ $word != --model-repository=* ]] || cp -rL "${word#*=}" "$STUB_OUT/repository.$LLMRUN_RANK"
+done
 [[ -f $STUB_MODEL ]] || exit 3
 exit "${STUB_CODE:-0}"
 """
@@ -97,8 +104,10 @@ def _values(tmp_path: Path) -> tuple[dict[str, Tree], dict[str, Tree]]:
     return spec, site
 
 
-def _run(tmp_path: Path, **environ: str) -> Ran:
+def _run(tmp_path: Path, changes: Mapping[str, Tree] | None = None, model_file: str = MODEL_FILE) -> Ran:
+    """Run a job whose every value is hostile, with `changes` to its spec; Triton wants to see `model_file`."""
     spec, site = _values(tmp_path)
+    spec.update(changes or {})
     run_dir = tmp_path / EVIL_FOLDER / "logs" / "run"
     python = tmp_path / EVIL_FOLDER / "bin" / "python3"
     plan = build_plan(spec_from_mapping(spec), parse_site(Document("site", site)))
@@ -112,7 +121,7 @@ def _run(tmp_path: Path, **environ: str) -> Ran:
     _program(tmp_path / "stubs" / "srun", SRUN)
     _program(python, PYTHON)
     _program(tmp_path / EVIL_FOLDER / "triton" / "bin" / "tritonserver", TRITON)
-    model = tmp_path / "local" / f"llmrun-{JOB_ID}.0" / "0" / "repository" / "tensorrt_llm" / "config.pbtxt"
+    model = tmp_path / "local" / f"llmrun-{JOB_ID}.0" / "0" / "repository" / model_file
     variables = {
         "PATH": f"{tmp_path / 'stubs'}:/usr/bin:/bin",
         "HOME": str(tmp_path),
@@ -122,8 +131,8 @@ def _run(tmp_path: Path, **environ: str) -> Ran:
         "SLURMD_NODENAME": "n1",
         "STUB_OUT": str(notes),
         "STUB_MODEL": str(model),
+        "STUB_REAL_PYTHON": sys.executable,
         "GONE": "here",
-        **environ,
     }
     command = ["bash", str(run_dir / "job.sub")]
     done = subprocess.run(
@@ -224,6 +233,47 @@ def test_the_agent_is_told_the_run_directory(ran: Ran) -> None:
 def test_nothing_stays_behind_on_the_node(ran: Ran) -> None:
     """The node-local folder is empty after the job."""
     assert list((ran.run_dir.parent.parent.parent / "local").iterdir()) == []
+
+
+def test_the_front_end_gets_its_words_as_they_are(tmp_path: Path) -> None:
+    """Its program and its tokenizer are single words too, and the balancer changes nothing in the scripts."""
+    program = tmp_path / EVIL_FOLDER / "main.py"
+    program.parent.mkdir()
+    program.write_text("")
+    triton: dict[str, Tree] = {
+        "openai_frontend": str(program),
+        "tokenizer": EVIL,
+        "server": str(tmp_path / EVIL_FOLDER / "triton"),
+    }
+    ran = _run(tmp_path, {"frontend": "openai", "balancer": "haproxy", "triton": triton})
+    assert ran.returncode == 0, ran.output
+    words = ran.note("python.--enable-kserve-frontends").split("\n")
+    assert {str(program), f"--tokenizer={EVIL}", "--openai-port=20003"} <= set(words)
+    _no_trace(tmp_path, ran)
+
+
+def test_arguments_of_an_engine_reach_its_repository_as_they_are(tmp_path: Path) -> None:
+    """What rank.sh puts together on the node holds each value unchanged, and takes the folder that was meant."""
+    own = tmp_path / EVIL_FOLDER / "all_models" / "llmapi" / "tensorrt_llm" / "1"
+    own.mkdir(parents=True)
+    (own / "model.py").write_text("")
+    arguments: dict[str, Tree] = {
+        "all_models": str(tmp_path / EVIL_FOLDER / "all_models"),
+        "tokenizer": EVIL,
+        "env_overrides": {EVIL: EVIL},
+        "cp_config": {"text": "a\n$(touch pwned1)\n"},
+    }
+    spec: dict[str, Tree] = {"engine": "llmapi", "launch": "leader", "engine_args": arguments}
+    ran = _run(tmp_path, spec, "tensorrt_llm/1/model.py")
+    assert ran.returncode == 0, ran.output
+    for rank in ("0", "1"):
+        text = ran.note(f"repository.{rank}/tensorrt_llm/1/model.yaml")
+        made = parse_document(text, "model.yaml").value
+        assert {key: made[key] for key in arguments if key != "all_models"} | {"model": made["model"]} == {
+            **{key: value for key, value in arguments.items() if key != "all_models"},
+            "model": EVIL,
+        }
+    _no_trace(tmp_path, ran)
 
 
 def test_a_missing_triton_is_told_without_evaluating_its_path(tmp_path: Path) -> None:
