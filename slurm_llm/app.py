@@ -24,6 +24,7 @@ from slurm_llm.imagefacts import load as load_facts
 from slurm_llm.modelfiles import ModelFiles
 from slurm_llm.observe.refusals import explain_refusal
 from slurm_llm.plan import Plan, build_plan
+from slurm_llm.plan.layout import build_sizes
 from slurm_llm.plan.prepared import with_paths
 from slurm_llm.process import TIMEOUT_RC
 from slurm_llm.record import RunRecord, Submission, record_to_json, remember_run
@@ -47,6 +48,8 @@ class Job:
     site: Site
     plan: Plan
     rehearsal_of: str | None = None
+    rehearsed_launch: str | None = None
+    """How the ranks of the engine that is rehearsed would start."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,9 @@ def make_job(
 
     What the profile leaves to the surroundings (account, Slurm's release) is looked up there, when there are any.
     """
-    original = spec.engine
+    original, launch = spec.engine, None
     if rehearse and original != "rehearsal":
+        launch = find_engine(original).launch(spec, build_sizes(spec, [])).name
         triton = spec.triton.model_copy(update={"extra_args": ()})
         own: dict[str, object] = {"engine": "rehearsal", "engine_args": {}, "launch": None, "frontend": "triton"}
         spec = spec.model_copy(update={**own, "triton": triton})
@@ -125,7 +129,7 @@ def make_job(
     else:
         plan = build_plan(spec, site.profile, version, partial(known_there, spec, site, around.environ))
         plan = _inspected(plan, spec, site, around) if inspect else plan
-    return Job(spec, site, plan, original if original != spec.engine else None)
+    return Job(spec, site, plan, original if original != spec.engine else None, launch)
 
 
 def known_there(spec: JobSpec, site: Site, environ: Mapping[str, str], container: ContainerPlan | None) -> Known | None:

@@ -54,6 +54,7 @@ def _summary(plan: Plan) -> Sequence[tuple[str, str]]:
         ("site", plan.site),
         ("ranks", f"{len(plan.ranks)}: {_sizes_text(plan)}"),
         ("nodes", f"{own.nodes} × {own.ranks_per_node} ranks{spare}"),
+        *((("image", plan.container.image),) if plan.container is not None and plan.container.image else ()),
         *plan.facts,
         ("sbatch", " ".join(options)),
     ]

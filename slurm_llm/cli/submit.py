@@ -12,6 +12,7 @@ import click
 from slurm_llm.cli.options import json_option, run_argument, spec_options
 from slurm_llm.cli.text import status_text, width
 from slurm_llm.observe.status import status_to_json
+from slurm_llm.rundir import PLAN
 from slurm_llm.runs import FoundRun, find_run
 from slurm_llm.surroundings import Surroundings
 from slurm_llm.waiting import wait_ready
@@ -97,7 +98,10 @@ def rehearse(
     if faults:
         job = _with_faults(job, faults, around)
     what = f"rehearsal of engine {job.rehearsal_of}: " if job.rehearsal_of else ""
-    text = f"{what}same ranks, nodes, launch; a tiny model on CPU instead of weights; needs mpi4py and numpy"
+    same = "same ranks, nodes and launch"
+    if job.rehearsed_launch not in (None, job.plan.launch):
+        same = f"a rank for each GPU in {job.plan.launch} mode, in place of its {job.rehearsed_launch} launch"
+    text = f"{what}{same}; a tiny model on CPU instead of weights; needs mpi4py and numpy"
     click.echo(text + (" in the image" if job.spec.container else " on the nodes"), err=True)
     rendered = app.render_job(job, app.new_run_dir(job, around), around)
     _start(job, rendered, around, dry=dry, as_json=as_json)(waiting, timeout_s)
@@ -118,7 +122,7 @@ def _with_faults(job: Job, faults: tuple[str, ...], around: Surroundings) -> Job
     from slurm_llm import app
 
     spec = job.spec.model_copy(update={"engine_args": {**job.spec.engine_args, "fault": list(faults)}})
-    return replace(app.make_job(spec, job.site, around), rehearsal_of=job.rehearsal_of)
+    return replace(app.make_job(spec, job.site, around), rehearsal_of=job.rehearsal_of, rehearsed_launch=job.rehearsed_launch)
 
 
 def _start(
@@ -183,10 +187,12 @@ def _wait(found: FoundRun, around: Surroundings, timeout_s: TimeoutS, as_json: b
 
 
 def _dry_text(rendered: Rendered) -> str:
+    """Return every file's name, and the texts of those that differ from job to job; `--json` has them all."""
     names = [*sorted(rendered.texts), *(f"{name} -> {target}" for name, target in sorted(rendered.links.items()))]
     parts = [f"{rendered.paths.root}/", *(f"  {name}" for name in names)]
     for name, text in sorted(rendered.texts.items()):
-        parts += ["", f"==> {name} <==", text.removesuffix("\n")]
+        if not name.endswith(".py") and not name.startswith("agent/") and name != PLAN:
+            parts += ["", f"==> {name} <==", text.removesuffix("\n")]
     return "\n".join(parts) + "\n"
 
 

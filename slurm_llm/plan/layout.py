@@ -195,6 +195,9 @@ def _does_not_fit(spec: JobSpec, sizes: ParallelSizes, fits: int, unit: str) -> 
     if asked is not None and world % asked == 0:
         idle = f"{unit} would stay idle; ask for {_nodes(fewest)}, or leave gpus_per_node out"
         return Problem("resources.nodes", f"{need}; {have}; {idle}")
+    if asked is not None and nodes % spec.replicas == 0 and world % (nodes // spec.replicas) == 0:
+        idle = f"{nodes * each - world * spec.replicas} {unit} would stay idle; leave gpus_per_node out"
+        return Problem("resources.gpus_per_node", f"{need}; {have}; {idle}")
     choices = ", ".join(str(world // d * spec.replicas) for d in reversed(possible))
     return Problem(
         "resources.nodes", f"{need}; {_nodes(nodes)} cannot share that evenly; ask for one of {choices} nodes"

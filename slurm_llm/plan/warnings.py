@@ -17,6 +17,7 @@ def find_warnings(
         *_of_idle_gpus(partition, layout),
         *_of_policies(site, partition),
         *_of_spread(sizes, layout),
+        *_of_image(spec, site),
     )
 
 
@@ -34,9 +35,18 @@ def _of_resources(spec: JobSpec, site: SiteProfile, partition: Partition) -> lis
 
 def _of_idle_gpus(partition: Partition, layout: Layout) -> list[str]:
     idle = partition.gpus_per_node - layout.gpus_per_node
-    if not partition.whole_node or idle <= 0:
+    if not (partition.whole_node or partition.exclusive is True) or idle <= 0:
         return []
     return [f"only whole nodes are given: {idle} of {partition.gpus_per_node} GPUs of each node stay idle"]
+
+
+def _of_image(spec: JobSpec, site: SiteProfile) -> list[str]:
+    image = None if spec.container is None else spec.container.image
+    known = site.container.images
+    if image is None or image in known or not known or any(mark in image for mark in "/#:"):
+        return []
+    listing = ", ".join(known)
+    return [f"container.image: '{image}' is no alias of site {site.name} ({listing}): taken as a registry's own name"]
 
 
 def _of_policies(site: SiteProfile, partition: Partition) -> list[str]:

@@ -74,6 +74,12 @@ def _faults(spec: dict[str, Tree], partition: dict[str, Tree] | None = None, **s
             "resources.nodes: tensor 8 × 2 replicas needs 16 GPUs; 2 nodes × 4 GPUs = 8; ask for 4 nodes",
         ),
         (
+            {"tensor_parallel_size": 6, "resources": {"nodes": 2, "gpus_per_node": 4}},
+            {},
+            "resources.gpus_per_node: tensor 6 needs 6 GPUs; 2 nodes × 4 GPUs = 8; "
+            "2 GPUs would stay idle; leave gpus_per_node out",
+        ),
+        (
             {"tensor_parallel_size": 64},
             {"nodes": 8},
             "resources.nodes: the job needs 16 nodes × 4 ranks, the partition gives 8 nodes: at most 8: "

@@ -1,14 +1,15 @@
-"""What stands before the servers: whose tokenizer a front end takes, and the balancer's port."""
+"""What stands before the servers: a front end's tokenizer, the balancer's port, and the image they are in."""
 
 from __future__ import annotations
 
 import pytest
 
 from slurm_llm.errors import PlanError
+from slurm_llm.plan import build_plan
 from slurm_llm.plan.front import plan_frontend
 from slurm_llm.spec import spec_from_mapping
 from slurm_llm.yamlio import Tree
-from tests.plan.sites_for_plans import make_plan
+from tests.plan.sites_for_plans import make_plan, make_site, make_spec
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,11 @@ def test_a_balancer_has_a_port_of_its_own() -> None:
     """It runs on the first node, where the first leader has its ports."""
     with pytest.raises(PlanError, match=r"balancer\.port: 8000 is a port of Triton too"):
         make_plan(balancer={"program": "nginx", "port": 8000}, triton={"metrics_port": 8000})
+
+
+@pytest.mark.parametrize(("image", "doubted"), [("trtlm", True), ("trtllm", False), ("org/trtllm", False)])
+def test_a_name_that_is_no_alias_is_doubted(image: str, doubted: bool) -> None:
+    """A slip in an alias would be looked for in a registry, minutes into the job."""
+    site = make_site(container={"runtime": "pyxis", "images": {"trtllm": "/images/trtllm.sqsh"}})
+    found = build_plan(make_spec(container={"image": image}), site).warnings
+    assert any("is no alias of site here (trtllm)" in one for one in found) is doubted
