@@ -122,7 +122,8 @@ def _with_faults(job: Job, faults: tuple[str, ...], around: Surroundings) -> Job
     from slurm_llm import app
 
     spec = job.spec.model_copy(update={"engine_args": {**job.spec.engine_args, "fault": list(faults)}})
-    return replace(app.make_job(spec, job.site, around), rehearsal_of=job.rehearsal_of, rehearsed_launch=job.rehearsed_launch)
+    again = app.make_job(spec, job.site, around)
+    return replace(again, rehearsal_of=job.rehearsal_of, rehearsed_launch=job.rehearsed_launch)
 
 
 def _start(

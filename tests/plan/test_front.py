@@ -35,9 +35,9 @@ def test_a_balancer_has_a_port_of_its_own() -> None:
         make_plan(balancer={"program": "nginx", "port": 8000}, triton={"metrics_port": 8000})
 
 
-@pytest.mark.parametrize(("image", "doubted"), [("trtlm", True), ("trtllm", False), ("org/trtllm", False)])
+@pytest.mark.parametrize(("image", "doubted"), [("nemo", True), ("trtllm", False), ("org/trtllm", False)])
 def test_a_name_that_is_no_alias_is_doubted(image: str, doubted: bool) -> None:
-    """A slip in an alias would be looked for in a registry, minutes into the job."""
+    """It would be looked for in a registry, minutes into the job; a near slip is refused."""
     site = make_site(container={"runtime": "pyxis", "images": {"trtllm": "/images/trtllm.sqsh"}})
     found = build_plan(make_spec(container={"image": image}), site).warnings
     assert any("is no alias of site here (trtllm)" in one for one in found) is doubted
