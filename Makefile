@@ -53,11 +53,14 @@ $(VENV)/triton-2.43/.installed: $(VENV)/.dependencies
 	@umask 022 && $(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/triton-2.43 nvidia-pytriton==0.5.3
 	@touch $@
 
-RUN := (cluster or rehearsal) and not vllm
+PYTEST = $(BIN)/python -m pytest -q -m '(cluster or rehearsal) and not vllm'
+SECOND = DEVCLUSTER_STATE=/var/lib/slurm_llm/devcluster-second DEVCLUSTER_USER=llm2
+BESIDE := tests/rehearsal tests/agent tests/engines $(patsubst %,tests/cluster/test_%.py, \
+    containers devcluster epilog front image imitation llmapi metrics site_check site_features site_init stages)
 test: install $(VENV)/triton-2.43/.installed ## every check and test, on a real Slurm cluster too (needs root)
-	@# Tests that run jobs mostly wait: what runs none is done beside them, and told after them.
-	@told=$$(mktemp); $(MAKE) --no-print-directory check >"$$told" 2>&1 & others=$$!; \
-	echo "$(BIN)/python -m pytest -q -m '$(RUN)'"; $(BIN)/python -m pytest -q -m '$(RUN)'; status=$$?; \
+	@# Tests that run jobs mostly wait: two streams of them, each on a cluster of its own. The second is told at the end.
+	@told=$$(mktemp); { $(MAKE) --no-print-directory check && $(SECOND) $(PYTEST) $(BESIDE); } >"$$told" 2>&1 & others=$$!; \
+	echo "$(PYTEST)"; $(PYTEST) $(BESIDE:%=--ignore=%); status=$$?; \
 	wait $$others || status=$$?; cat "$$told"; rm -f "$$told"; exit $$status
 
 # A vLLM for the CPU, 2.2 GB, in a Python environment of its own: its torch and numpy are nobody else's.

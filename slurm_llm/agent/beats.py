@@ -1,11 +1,28 @@
 """What a node's agent tells the head of its ranks with every beat: what their processes have done so far."""
 
-from typing import Any, Dict, Iterable, List, Set
+import threading
+import time
+from typing import Any, Callable, Dict, Iterable, List, Set
 
 from . import processes
 from .processes import Found
 
 Beat = Dict[str, Any]
+
+
+def keep_up(due: Callable[[], float], tell: Callable[[Dict[str, Beat]], None], every_s: float) -> None:
+    """Tell in the agent's place that it lives, without figures, whenever a beat is overdue; `due` is when, monotonic.
+
+    A file system that ranks share can hold up the agent for minutes; its node is not lost.
+    """
+
+    def work() -> None:
+        while True:
+            time.sleep(every_s)
+            if time.monotonic() - due() > every_s / 2:
+                tell({})
+
+    threading.Thread(target=work, daemon=True).start()
 
 
 def of_ranks(watched: Iterable[Found], mains: Set[int]) -> Dict[str, Beat]:

@@ -51,6 +51,17 @@ BY_KIND: Dict[str, Advice] = {
         "Look at the rank that stands out (`slurm-llm health RUN`, `slurm-llm logs RUN --rank N`). Where starts merely"
         " take longer, raise `timeouts.stall_s` or `timeouts.ready_s`.",
     ),
+    "hang serving": Advice(
+        "The model had served and answers no more: one rank waits, spins or is stopped, and others wait for it.",
+        "Look at the rank that stands out (`slurm-llm health RUN`, `slurm-llm logs RUN --rank N`). Where answers merely"
+        " take longer, raise `timeouts.answer_s`; where the server is busy or not ready for longer,"
+        " `timeouts.unready_s`.",
+    ),
+    "not-ready": Advice(
+        "The model did not serve within the time that a start may take.",
+        "See what the start was about (`slurm-llm logs RUN`, `slurm-llm health RUN`); where it merely takes longer,"
+        " raise `timeouts.ready_s`.",
+    ),
     "shm": Advice(
         "Too little of that node's /dev/shm is free: what another run or user has left there holds the rest.",
         "Tell the admins, or submit again with the node in `exclude_nodes`; lower `preflight.dev_shm_mib` where ranks"
@@ -80,6 +91,15 @@ BY_KIND: Dict[str, Advice] = {
         "The job's time was up before the model served.",
         "Ask for more with `resources.time`, or look for what makes loading slow (`slurm-llm logs RUN`).",
     ),
+    "time serving": Advice(
+        "The job served until its time was up.",
+        "Ask for more with `resources.time`; with `service` in the spec a job submits its own successor ahead of its"
+        " end and serves on until that one answers (docs/service.md).",
+    ),
+    "idle": Advice(
+        "Nobody had asked the model for so long, and the spec has such a server end by itself.",
+        "Submit it again when it is needed; `service.idle_stop_s` says how long it waits for requests.",
+    ),
     "preempted": Advice(
         "Slurm took the nodes for a job of higher priority.",
         "Use a partition or `qos` that is not preempted.",
@@ -95,22 +115,29 @@ _COMMAND = re.compile(r"`slurm-llm [^`]*`")
 
 
 def filled(text: str, run: str, rank: Optional[int], site: str = "SITE") -> str:
-    """Return a remedy with a run, a rank and a site in the commands that it shows."""
+    """Return a remedy with a run, a rank and a site in the commands that it shows; without a rank, for all ranks."""
 
     def command(match: Any) -> str:
         shown = re.sub(r"\bRUN\b", run, match.group(0))
         shown = re.sub(r"\bSITE\b", site, shown)
-        return shown if rank is None else shown.replace("--rank N", "--rank %d" % rank)
+        return shown.replace(" --rank N", "" if rank is None else " --rank %d" % rank)
 
     return _COMMAND.sub(command, text)
 
 
-def advice(kind: str, how: Optional[str]) -> Optional[Advice]:
-    """Return advice on an end of `kind`, given how a process ended (`exit 3`, `signal SIGKILL`, None)."""
+def advice(kind: str, how: Optional[str], phase: str = "") -> Optional[Advice]:
+    """Return advice on an end of `kind` in a phase, given how a process ended (`exit 3`, `signal SIGKILL`, None)."""
     if kind in ("exit", "exit0", "signal", "raise", "unseen"):
         if how is None:
             return BY_KIND["unseen"]
         if how.startswith("signal "):
             return BY_KIND.get(how[len("signal ") :], BY_KIND["SIGABRT"])
         return BY_KIND.get(how, BY_KIND["exit"])
-    return BY_KIND.get(kind)
+    return BY_KIND.get("%s %s" % (kind, phase)) or BY_KIND.get(kind)
+
+
+def stop_advice(state: str, cause: str) -> Optional[Advice]:
+    """Return advice on a stop that was asked for: by the time limit, or for want of requests; None on others."""
+    if cause.startswith("idle for "):
+        return BY_KIND["idle"]
+    return BY_KIND["time serving"] if state == "TIMED_OUT" and "take over" not in cause else None

@@ -318,8 +318,11 @@ def _journal_rows(case: Case, finding: Finding) -> List[Evidence]:
         for item in case.records
         if item["kind"] == "lost" and finding.kind == "node"
     ]
+    rows += [
+        Evidence("journal/head.jsonl", str(item.get("text", ""))) for item in case.records if item["kind"] == "unwatched"
+    ]
     end = case.facts.first_end
     if end is not None and finding.rank == end.rank:
-        what = "%s of rank %d ended: %s" % (end.name, end.rank, end.how or "nobody saw how")
+        what = "%s of rank %d ended: %s" % (fold.shown(end.name), end.rank, end.how or "nobody saw how")
         rows.append(Evidence("journal/%s.jsonl" % end.node, what))
     return rows

@@ -3,7 +3,7 @@
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import clues, fold, known, reading, xids
-from .causes import advice
+from .causes import advice, stop_advice
 from .clues import Case, Evidence, Finding
 from .verdicts import Material as Material
 from .verdicts import SlurmWords as SlurmWords
@@ -75,7 +75,7 @@ def as_json(value: Any) -> Any:
 def _dressed(finding: Finding, case: Case, material: Material) -> Diagnosis:
     """Return the diagnosis of a finding, with what is known of it, what proves it and who suffered."""
     explained = tuple(_known(case, match) for match in clues.explaining(case, finding)[:MOST_KNOWN])
-    hint = advice(finding.kind, finding.how)
+    hint = advice(finding.kind, finding.how, finding.phase)
     shown = Diagnosis(
         state=finding.state,
         kind=finding.kind,
@@ -88,7 +88,8 @@ def _dressed(finding: Finding, case: Case, material: Material) -> Diagnosis:
         missing=material.missing,
     )
     if finding.kind in ("none", "stop"):
-        return shown
+        hint = stop_advice(finding.state, finding.cause)
+        return shown if hint is None else shown._replace(means=hint.means, remedies=(hint.remedy,))
     return shown._replace(
         means=explained[0].means if explained else hint.means if hint else "",
         remedies=tuple(dict.fromkeys(one.remedy for one in explained)) or ((hint.remedy,) if hint else ()),

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-from . import phases
+from . import blind, phases
 from .journal import Record, in_order
 from .processes import describe_exit_code
 
@@ -11,6 +11,8 @@ HELPER_S = 5.0
 ENGINE_S = 0.4
 """The last child of a server that lived longer than this was its engine: asking for a version takes a moment."""
 TOGETHER_S = 0.5
+_STUB = "triton_python_b"
+"""The model's Python process; the kernel cuts the name to 15 characters."""
 CAUSE_S = 5.0
 """How long before its rank's end a killed child may have been the cause of it."""
 
@@ -85,7 +87,7 @@ def fold(records: Iterable[Record], ranks: int) -> RunFacts:
             if state == "READY" and ready_at is None:
                 ready_at = float(item["t"])
         elif kind == "stop":
-            stop_why = stop_why or str(item.get("why", "stop"))
+            stop_why = _better_why(stop_why, str(item.get("why", "stop")))
         elif kind == "restart":
             restart_in_s = float(item.get("in_s", 0))
         elif kind in ("requeue", "requeue-refused"):
@@ -112,6 +114,14 @@ def fold(records: Iterable[Record], ranks: int) -> RunFacts:
         phases.phases(ordered, ranks),
         service_news,
     )
+
+
+def _better_why(known: Optional[str], told: str) -> str:
+    """Return the reason of a stop: the first one, but the head's own before that the script was `asked`.
+
+    The head asks the script to stop too, and that note may be the earlier one by a fraction of a millisecond.
+    """
+    return told if known in (None, "asked") else str(known)
 
 
 def _as_serving(own: RankState) -> RankState:
@@ -164,7 +174,10 @@ def first_end(ordered: List[Record], ready_at: Optional[float]) -> Optional[Firs
     finish_at = min((float(item["t"]) for item in ordered if item["kind"] == "finish"), default=float("inf"))
     seen = {item.get("rank") for item in ordered if item["kind"] == "found" and item.get("main")}
     ends = [item for item in ordered if item["kind"] == "ended" and not item.get("asked")]
+    # What tidies up after a Python process ends with it, or is killed beside it by whoever watches that one.
+    ends = [item for item in ends if not item.get("tracker")]
     ends += [dict(item, main=True) for item in ordered if item["kind"] == "exit" and item.get("rank") not in seen]
+    ends += [dict(item, main=True) for item in blind.exits(ordered) if item.get("rank") in seen]
     told = {item["rank"] for item in ends if item.get("main") and _was_told(item, stop_at)}
     ends = [item for item in ends if not _was_told(item, stop_at, told) and _at(item) <= finish_at]
     loaded = {item.get("rank"): float(item["t"]) for item in reversed(ordered) if item["kind"] == "loaded"}
@@ -262,8 +275,12 @@ def _is_long_helper(item: Record, loaded_at: Optional[float]) -> bool:
 
 
 def _is_stub(item: Record) -> bool:
-    # The kernel cuts a process's name to 15 characters.
-    return str(item.get("name", "")).startswith("triton_python_b")
+    return str(item.get("name", "")).startswith(_STUB)
+
+
+def shown(name: str) -> str:
+    """Return the name of a process for people."""
+    return "triton_python_backend_stub" if name == _STUB else name
 
 
 def describe_complaint(item: Record) -> str:
@@ -276,4 +293,4 @@ def describe(end: FirstEnd) -> str:
     how = "ended: %s" % end.how if end.how else "ended, nobody saw how"
     if end.how == "exit 0":
         how = "ended with exit 0 though nobody had asked it to"
-    return "rank %d on node %s went first: %s %s, while %s" % (end.rank, end.node, end.name, how, end.phase)
+    return "rank %d on node %s went first: %s %s, while %s" % (end.rank, end.node, shown(end.name), how, end.phase)

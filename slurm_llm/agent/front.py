@@ -7,6 +7,9 @@ from typing import Any, Dict, List, Optional
 
 from . import balancer, journal, ports, probe, processes
 
+SETTLE_S = 0.3
+"""Slurm ends the balancer with all else: whoever asked for the end is to be heard first."""
+
 
 class Front:
     """The front of one attempt; `open` is called once every instance has answered."""
@@ -14,6 +17,7 @@ class Front:
     def __init__(self, plan: Dict[str, Any], attempt_dir: str) -> None:
         self.plan = plan
         self.attempt_dir = attempt_dir
+        self.missed_at: Optional[float] = None
         self.openai = plan.get("frontend") is not None
         self.asked: Optional[Dict[str, Any]] = plan.get("balancer")
         self.balancer = None if self.asked is None else balancer.Balancer(str(self.asked["program"]), attempt_dir)
@@ -41,6 +45,9 @@ class Front:
         """Return one sentence when the balancer has ended by itself."""
         status = None if self.balancer is None else self.balancer.ended()
         if self.balancer is None or status is None:
+            return ""
+        self.missed_at = self.missed_at or time.monotonic()
+        if time.monotonic() - self.missed_at < SETTLE_S:
             return ""
         log = os.path.join(self.attempt_dir, "balancer.log")
         return "the load balancer (%s) ended with status %d: see %s" % (self.balancer.program, status, log)

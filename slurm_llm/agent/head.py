@@ -8,14 +8,15 @@ import json
 import os
 import select
 import signal
-import subprocess
 import threading
 import time
 from typing import Any, Dict, List, Optional
 
-from . import fold, front, journal, nodes, probe, prober, service, watchdog, writer
+from . import fold, front, journal, nodes, orders, probe, prober, service, watchdog, writer
 
 TICK_S = 0.2
+LOOK_S = 0.5
+"""Between two looks at all ranks: the beats of many nodes wake the head far more often."""
 SETTLE_S = 0.3
 """How long after the first end other nodes' reports are awaited, so that the earliest one is named."""
 COMPLAINT_S = 1.2
@@ -66,6 +67,7 @@ class Head:
         self.finished_at: Optional[float] = None
         self.asked = ""
         self.started = time.monotonic()
+        self.looked_at = 0.0
         self.torn = b""
 
     def note(self, kind: str, **fields: Any) -> None:
@@ -92,10 +94,11 @@ class Head:
         if lacks:
             self._fail(lacks)
         while self._read() and not self._overdue():
+            self._forgive()
             self._read_script()
             self._take_answers()
-            self._clear_up()
             self._judge()
+            self._look_for_hangs()
             self._watch_nodes()
             self._heed_service()
             self._give_order()
@@ -105,6 +108,12 @@ class Head:
         self._heed_service()
         if not self.finished and not self.asked:
             self.set_state("FAILED", "the node agents' step ended before the server")
+
+    def _forgive(self) -> None:
+        """What nobody could hear while the head itself stood still is no silence, nor does that time count."""
+        gap = self.alive.stood_still_s(time.monotonic())
+        self.started += gap
+        self.watchdog.progress.forgive(gap)
 
     def _keep_journal(self) -> None:
         news = self.writer.mend(self.records)
@@ -163,12 +172,16 @@ class Head:
         return True
 
     def _note_agent(self, item: journal.Record) -> None:
+        if "node" not in item:
+            # A note of the script that it could not write to its journal.
+            self.writer.write(item)
+            self._heed(item)
         if item["kind"] == "bye":
             self.alive.forget(item["node"])
         elif "node" in item:
             self.alive.heard(item["node"], time.monotonic())
         if item["kind"] == "beat":
-            self.watchdog.beat(item)
+            self.watchdog.beat(item, time.monotonic())
             return
         if item["kind"] != "sample":
             self.records.append(item)
@@ -225,9 +238,14 @@ class Head:
             elif not said.answer.ok and self.state == "READY":
                 self.set_state("DEGRADED", "leader of instance %d: %s" % (said.instance, self.last_answer))
 
-    def _clear_up(self) -> None:
-        over = self.asked or self.failed or self.failed_at is not None
-        stall = None if over else self.watchdog.overdue(time.monotonic())
+    def _look_for_hangs(self) -> None:
+        now = time.monotonic()
+        if self.asked or self.failed or self.failed_at is not None or now - self.looked_at < LOOK_S:
+            return
+        self.looked_at = now
+        stall = self.watchdog.overdue(now)
+        if stall is None and self.state in ("STARTING", "LOADING"):
+            stall = self.watchdog.loading(now - self.started, now, self._waiting_for)
         if stall is not None:
             self._stalled(stall)
 
@@ -312,10 +330,6 @@ class Head:
                 self.failed_at = now
             elif self.complaint is not None and now - self.complained_at >= COMPLAINT_S:
                 self._fail(fold.describe_complaint(self.complaint))
-            elif self.state in ("STARTING", "LOADING"):
-                stall = self.watchdog.loading(now - self.started, time.time(), self._waiting_for)
-                if stall is not None:
-                    self._stalled(stall)
         elif now - self.failed_at >= SETTLE_S:
             facts = fold.fold(journal.in_order(self.records), self.ranks)
             end = facts.first_end
@@ -353,20 +367,8 @@ class Head:
         signal_name, self.order = self.order, None
         job = os.environ.get("SLURM_JOB_ID", "")
         for step in set(self.hellos.values()):
-            argv = ["scancel", "--signal=%s" % signal_name, "%s.%s" % (job, step)]
-            # Where a node is lost scancel waits for it, the others have got the signal long before.
-            threading.Thread(target=self._signal, args=(argv,), daemon=True).start()
-
-    def _signal(self, argv: List[str]) -> None:
-        try:
-            done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            self.unsaid.append("cannot signal the node agents: %s" % error)
-            return
-        if done.returncode:
-            self.unsaid.append("scancel: " + done.stdout.decode("utf-8", "replace").strip())
+            given = ("%s.%s" % (job, step), signal_name, self.unsaid.append)
+            threading.Thread(target=orders.deliver, args=given, daemon=True).start()
 
 
 def main(run_dir: str, attempt_dir: str) -> int:

@@ -53,6 +53,7 @@ class Agent:
         self.watched: Dict[int, processes.Found] = {}
         self.seen: Dict[int, float] = {}
         self.completing: Set[int] = set()
+        self.trackers: Set[int] = set()
         self.handles: Dict[int, int] = {}
         self.foreign: Set[int] = set()
         self.loaded: Set[int] = set()
@@ -81,7 +82,7 @@ class Agent:
         self.listener = complaints.Listener()
         self.gpus = gpus.Watcher(self.poller, self.node)
         self.locking: Optional[threading.Thread] = None
-        self.last_new = time.monotonic()
+        self.last_new = self.next_beat = time.monotonic()
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Write one record to the journal, and to standard output, where the head reads it at once."""
@@ -94,7 +95,8 @@ class Agent:
 
     def _tell(self, item: journal.Record) -> None:
         try:
-            os.write(1, journal.line(item))
+            # srun passes on what many nodes write in pieces: one that comes between must not spoil the next record.
+            os.write(1, journal.line(item) + b"\n")
         except OSError:
             # The head is gone; the journal on disk remains.
             pass
@@ -108,11 +110,11 @@ class Agent:
         self.gpus.start()
         if self.options.clocks:
             self.locking = clocks.lock_aside(self.options.clocks, self._tell_clocks)
-        next_sample, next_beat = float("inf"), 0.0
+        beats.keep_up(lambda: self.next_beat, self._tell_alive, BEAT_S)
+        next_sample = float("inf")
         while not self._finished():
-            if time.monotonic() >= next_beat:
+            if time.monotonic() >= self.next_beat:
                 self._beat()
-                next_beat = time.monotonic() + BEAT_S
             self._scan()
             self._look_for_loaded()
             for said in self.listener.news(self.options.attempt_dir, set(self._ranks().values())):
@@ -181,6 +183,7 @@ class Agent:
         # Its name is not its own before exec, and its words are gone with its end: ask while it is young.
         young = [pid for pid in self.watched if time.monotonic() - self.seen[pid] < YOUNG_S]
         self.completing |= {pid for pid in young if processes.completes_config(pid)}
+        self.trackers |= {pid for pid in young if processes.tracks_resources(pid)}
 
     def _settled(self, pid: int) -> bool:
         return pid in self.foreign or processes.age(pid) > YOUNG_S
@@ -257,7 +260,11 @@ class Agent:
         for rank, own in ranks.items():
             path = os.path.join(self.options.attempt_dir, "rank-%s.log" % rank)
             own["log"] = journal.size(path)
-        self._tell(journal.record("beat", node=self.node, ranks=ranks))
+        self._tell_alive(ranks)
+        self.next_beat = time.monotonic() + BEAT_S
+
+    def _tell_alive(self, ranks: Dict[str, beats.Beat]) -> None:
+        self._tell(journal.record("beat", node=self.node, ranks=ranks, at=round(time.monotonic(), 3)))
 
     def _wait(self) -> None:
         eager = self.stopping or time.monotonic() - self.last_new < EAGER_S or len(self._mains()) < self.options.ranks
@@ -303,6 +310,7 @@ class Agent:
             at=round(when, 3),
             **({"oom": True} if oom else {}),
             **({"helper": True} if pid in self.completing else {}),
+            **({"tracker": True} if pid in self.trackers else {}),
         )
 
     def _as_the_wrapper_saw_it(self, rank: int) -> Optional[str]:

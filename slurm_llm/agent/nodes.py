@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 import time
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, FrozenSet, List, NamedTuple, Optional, Set
 
 SILENT_S = 6.0
 """Three beats: from then on a node is looked at."""
@@ -18,9 +18,23 @@ DEAD_S = 60.0
 """Silence that counts by itself."""
 LOOK_S = 2.0
 CONNECT_S = 2.0
+ANSWER_S = 5.0
+"""How long a slurmd has to end a connection that says nothing; one that stands still never does."""
+ALONE_LOOK_S = 30.0
+"""Between two looks at a node whose agent has ended."""
 SLURMD_PORT = 6818
 SLURMD_TIMEOUT_S = 300.0
-GONE = ("DOWN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "REBOOT")
+PAUSE_S = 3.0
+"""A head that does not look for so long has stood still itself: stopped with its job, or by a file system."""
+MOST_LOOKS = 8
+"""Looks at the same time: each asks slurmctld."""
+GONE = frozenset(("DOWN", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "REBOOT_ISSUED"))
+"""Parts of a state (scontrol(1)); of FAIL, POWER_DOWN and REBOOT_REQUESTED a node's jobs are to end first."""
+
+
+MUTE = "NOT_RESPONDING"
+"""Slurm's word for a node that has missed one of its pings: no proof while slurmd answers us."""
+_TASK_ENDED = r"^srun: error: %s: tasks? [\d,-]+: (.+)$"
 
 
 class Lost(NamedTuple):
@@ -46,6 +60,33 @@ def absence(host: str, port: int, timeout_s: float = CONNECT_S) -> str:
         return "it does not answer on the network"
 
 
+def answers(host: str, port: int, timeout_s: float = ANSWER_S) -> bool:
+    """Tell whether a slurmd is at work: it ends a connection whose other side has nothing to say.
+
+    The kernel takes connections for one that stands still, too (Slurm 22.05.8: 0.01 s, and never when it is stopped).
+    """
+    try:
+        with socket.create_connection((host, port), timeout_s) as made:
+            made.shutdown(socket.SHUT_WR)
+            made.settimeout(timeout_s)
+            made.recv(1)
+    except ConnectionResetError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def end_of_task(log: str, node: str) -> str:
+    """Return how the agents' srun says that its task on `node` has ended (`Killed`), empty when it says nothing."""
+    try:
+        with open(log, encoding="utf-8", errors="replace") as stream:
+            found = re.findall(_TASK_ENDED % re.escape(node), stream.read(1 << 20), re.MULTILINE)
+    except OSError:
+        return ""
+    return str(found[-1]).strip() if found else ""
+
+
 def slurmd_port() -> int:
     """Return the port of the nodes' slurmd (`scontrol show config`), Slurm's default without an answer."""
     for row in scontrol("show", "config").splitlines():
@@ -67,6 +108,11 @@ def slurm_says(node: str) -> str:
     return next((word[len("State=") :] for word in words if word.startswith("State=")), "")
 
 
+def is_gone(state: str, words: FrozenSet[str] = GONE) -> bool:
+    """Tell whether a state is that of a node which runs no jobs, such as `DOWN*+DRAIN`."""
+    return any(word.rstrip("*~#!%$@^-") in words for word in state.split("+"))
+
+
 def scontrol(*words: str) -> str:
     """Return what scontrol prints, empty without an answer."""
     argv = ["scontrol"] + list(words)
@@ -83,40 +129,90 @@ def scontrol(*words: str) -> str:
 class Nodes:
     """What is known of each node; looking at a silent one runs aside, so that nothing waits for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, agents_log: str = "") -> None:
+        self.agents_log = agents_log
+        self.answering: Set[str] = set()
+        self.alone: Dict[str, Lost] = {}
+        """Nodes whose agents have ended, while they live on."""
+        self.untold: List[Lost] = []
         self.last: Dict[str, float] = {}
         self.port = 0
         self.looked: Dict[str, float] = {}
+        self.looking: Set[str] = set()
         self.gone: List[Lost] = []
+        self.awake_at: Optional[float] = None
 
     def heard(self, node: str, now: float) -> None:
         """Note that a node's agent has spoken."""
         self.last[node] = now
+        self.answering.discard(node)
+        self.alone.pop(node, None)
 
     def forget(self, node: str) -> None:
         """Note that a node's agent has left in order."""
         self.last.pop(node, None)
 
+    def stood_still_s(self, now: float) -> float:
+        """Return for how long nobody has called this, 0 when that is usual; no node was silent meanwhile."""
+        gap = 0.0 if self.awake_at is None else now - self.awake_at
+        self.awake_at = now
+        if gap < PAUSE_S:
+            return 0.0
+        self.last = {node: min(now, heard + gap) for node, heard in self.last.items()}
+        return gap
+
     def lost(self, now: float) -> Optional[Lost]:
         """Return the first node that is gone, when there is one; looks at silent ones."""
         for node, heard in list(self.last.items()):
             silent = now - heard
-            if silent >= DEAD_S:
+            if silent >= DEAD_S and node not in self.answering:
                 return Lost(node, silent, "its agent is silent for %d s" % silent)
-            if silent >= SILENT_S and now - self.looked.get(node, 0.0) >= LOOK_S:
+            if silent >= DEAD_S:
+                self._leave_alone(node, silent, "")
+            pause = ALONE_LOOK_S if node in self.alone else LOOK_S
+            due = node not in self.looking and now - self.looked.get(node, 0.0) >= pause
+            if silent >= SILENT_S and due and len(self.looking) < MOST_LOOKS:
                 self.looked[node] = now
+                self.looking.add(node)
                 threading.Thread(target=self._look, args=(node, silent), daemon=True).start()
         return self.gone[0] if self.gone else None
 
     def _look(self, node: str, silent: float) -> None:
         state = slurm_says(node)
         self.port = self.port or slurmd_port()
-        why = "Slurm says %s" % state if any(word in state for word in GONE) else absence(node, self.port)
+        why = "Slurm says %s" % state if is_gone(state, GONE - {MUTE}) else absence(node, self.port)
+        if why and is_gone(state):
+            why = "Slurm says %s" % state
+        if not why:
+            self._look_closer(node, silent)
         if why and node in self.last and time.monotonic() - self.last[node] >= SILENT_S:
             self.gone.append(Lost(node, silent, why))
+        self.looking.discard(node)
+
+    def _look_closer(self, node: str, silent: float) -> None:
+        """Find out whether only the agent has ended: slurmd is at work, and srun may have seen the agent's end."""
+        if not answers(node, self.port):
+            self.answering.discard(node)
+            return
+        how = end_of_task(self.agents_log, node)
+        if node in self.last and time.monotonic() - self.last[node] >= SILENT_S:
+            self.answering.add(node)
+            if how:
+                self._leave_alone(node, silent, how)
+
+    def _leave_alone(self, node: str, silent: float, how: str) -> None:
+        if node not in self.alone:
+            said = "node %s is watched no more: its agent has ended (%s); the node answers"
+            self.alone[node] = Lost(node, silent, said % (node, how or "killed?"))
+            self.untold.append(self.alone[node])
+
+    def gone_alone(self) -> List[Lost]:
+        """Return the nodes that have newly lost their agents alone."""
+        told, self.untold = self.untold, []
+        return told
 
     def silent(self, now: float) -> Optional[Lost]:
         """Return the node whose agent is silent for longest, when one is; more must say that it is gone."""
         found = [Lost(node, now - heard, "its agent is silent") for node, heard in self.last.items()]
-        found = [one for one in found if one.silent_s >= SILENT_S]
+        found = [one for one in found if one.silent_s >= SILENT_S and one.node not in self.answering]
         return max(found, key=lambda one: one.silent_s) if found else None

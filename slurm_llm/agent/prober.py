@@ -9,6 +9,13 @@ from . import probe, service, watchdog
 
 EAGER_S, HEALTH_S = 0.1, 1.0
 """Pauses between questions: before the first answer, and later."""
+PATIENCE = 0.01
+"""Share of the time that a server has taken so far: so much longer may pass before its readiness is noticed."""
+
+
+def pause_s(waited_s: float) -> float:
+    """Return the pause between two questions to a server that has loaded for so long: many replicas load for long."""
+    return max(EAGER_S, min(HEALTH_S, PATIENCE * waited_s))
 
 
 class Prober:
@@ -36,7 +43,7 @@ class Prober:
 
     def _ask(self, leader: probe.Leader) -> None:
         """Ask until one generation is answered; then for health, and now and then for a generation."""
-        pause, next_at = EAGER_S, 0.0
+        pause, next_at, since = EAGER_S, 0.0, time.monotonic()
         while True:
             said = probe.Said(leader.instance, probe.ready(leader.host, leader.http))
             if said.answer.ok:
@@ -47,6 +54,7 @@ class Prober:
                 if said.answer.ok:
                     pause, next_at = HEALTH_S, time.monotonic() + self.limits.probe_s
             self._said.put(said)
+            pause = max(pause, pause_s(time.monotonic() - since))
             # A model that answers with an error at once would have its log filled.
             time.sleep(HEALTH_S if said.generation else pause)
 

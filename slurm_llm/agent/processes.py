@@ -176,6 +176,11 @@ def completes_config(pid: int) -> bool:
         return not words[-2].rpartition("_")[2].isdigit()
 
 
+def tracks_resources(pid: int) -> bool:
+    """Return whether `pid` is what Python's multiprocessing starts beside another process, to tidy up after it."""
+    return b"from multiprocessing.resource_tracker import main" in _read("/proc/%d/cmdline" % pid)
+
+
 def shared_files(pid: int) -> Set[str]:
     """Return the files in /dev/shm that `pid` has mapped."""
     files = set()

@@ -26,7 +26,7 @@ MOVED_MIB = 1.0
 
 
 class Activity(NamedTuple):
-    """What a rank's processes have done so far.
+    """What a rank's processes have done so far, `at` seconds on the node's own clock.
 
     Seconds of CPU in user and system mode, voluntary naps of threads, state letters as in proc(5), one a process, bytes
     of the rank's log, MiB of resident memory, MiB that were read.
@@ -77,14 +77,19 @@ class Progress:
         self.seen: Dict[int, List[Activity]] = {}
         self.moved: Dict[int, float] = {}
 
-    def note(self, rank: int, now: Activity) -> None:
-        """Take in what a rank has done so far."""
+    def note(self, rank: int, now: Activity, heard: float) -> None:
+        """Take in what a rank has done so far, as it was `heard` by the clock of `quiet_s`."""
         before = self.seen.setdefault(rank, [])
         if not before or worked(before[-1], now):
-            self.moved[rank] = now.at
+            self.moved[rank] = heard
         before.append(now)
         while len(before) > 2 and now.at - before[1].at >= WINDOW_S:
             before.pop(0)
+
+    def forgive(self, seconds: float) -> None:
+        """Let a time not count in which nobody could hear of work."""
+        if seconds:
+            self.moved = {rank: at + seconds for rank, at in self.moved.items()}
 
     def quiet_s(self, now: float, ranks: Iterable[int]) -> float:
         """Return for how long none of `ranks` has written to its log or done work; 0 when nothing is known."""

@@ -15,13 +15,15 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from . import journal, nodes, processes
 
 RESTART, REQUEUE, END = "restart", "requeue", "end"
+NO_RESTART = "no-restart"
+"""The record that says why nothing follows."""
 HARDWARE = frozenset(
     ("cuda-ecc", "gpu-xid", "cuda-fabric", "nvml-mismatch", "transport-endpoint", "job-credential", "slurm-prolog")
 )
 """Known errors that are faults of the node itself: the catalogue's remedy is to avoid it."""
 OFTEN = 2
 """So many attempts that failed first on one node make it a suspect."""
-DRAINING = ("DRAIN", "FAIL", "MAINT")
+DRAINING = ("DRAIN", "FAIL", "MAINT", "REBOOT", "POWER_DOWN")
 LOOK_S, SPARE_S = 2.0, 60.0
 """Between two looks at a node that Slurm is to give up, and how long beyond its own time limit."""
 _RESULT = re.compile(r"result\.(\d+)\.json\Z")
@@ -191,7 +193,7 @@ def look_at(names: Sequence[str], script_node: str) -> Tuple[Dict[str, str], Dic
         if name not in names:
             continue
         addresses[name] = facts.get("NodeAddr") or name
-        if any(word in state for word in nodes.GONE):
+        if nodes.is_gone(state):
             lost[name] = "Slurm says %s" % state
         elif any(word in state for word in DRAINING):
             leaving[name] = "Slurm says %s" % state
@@ -284,8 +286,7 @@ def main(given: Given) -> int:
     if order.next == REQUEUE:
         bad = [name for name in ground.suspects if name in ground.allocated]
         excluded = bad if bad and can_do_without(os.path.dirname(job_dir), bad + _words(given.excluded)) else []
-    if order.next != END:
-        _note(given.attempt_dir, order, excluded)
+    _note(given.attempt_dir, order, excluded)
     _say(tell(order, ground, excluded))
     rest = ",".join(order.nodes if order.next == RESTART else excluded and excluded + _words(given.excluded))
     print(order.next, order.pause_s, rest)
@@ -304,8 +305,10 @@ def _note(attempt_dir: str, order: Order, excluded: Sequence[str]) -> None:
     path = os.path.join(attempt_dir, "journal", "job.jsonl")
     if order.next == RESTART:
         item = journal.record(RESTART, in_s=order.pause_s, left=order.left, nodes=list(order.nodes))
-    else:
+    elif order.next == REQUEUE:
         item = journal.record(REQUEUE, left=order.left, why=order.why, without=list(excluded))
+    else:
+        item = journal.record(NO_RESTART, why=order.why)
     journal.append(path, item)
 
 

@@ -15,6 +15,8 @@ from .successors import LIVE, ask_slurm
 
 SPARE_S = 20.0
 """Seconds that a job needs for its end beyond those that requests in flight have."""
+EARLY_S = 90.0
+"""Slurm warns up to a minute early (sbatch(1), `--signal`)."""
 QUIET_S = 5.0
 """So long without a request, and the old job's clients have gone to the new one."""
 POLL_S = 1.0
@@ -164,19 +166,26 @@ class Service:
             end = began + own.handover_s + own.drain_s + SPARE_S
         preempted = word is not None and word.preempted
         self.hopeless = self.hopeless or (word is not None and preempted and word.comes_back)
-        why = PREEMPTED if preempted else "the time limit is near"
+        why = PREEMPTED if preempted else self._warned_of(end - began)
         self._say("preempted" if preempted else "handover", why)
         last = end - min(own.drain_s + SPARE_S, max(0.0, end - began) / 2)
         successor = self._await_successor(last)
         if self.over:
             return
         if successor is None:
-            self._say("stop", why, why="asked" if preempted else "time limit")
+            text = PREEMPTED if preempted else "the time limit is near"
+            self._say("stop", text, why="asked" if preempted else "time limit")
             return
         text = "job %s serves now" % successor
         self._say("drain", text)
         self._await_quiet(min(time.time() + own.drain_s, max(time.time(), last)))
         self._say("stop", text, why="handed over to job %s" % successor)
+
+    def _warned_of(self, left_s: float) -> str:
+        """Return what a warning is about: Slurm sends USR1 ahead of the time limit, and so can anybody, at any time."""
+        own = self.settings
+        near = left_s <= own.handover_s + own.drain_s + SPARE_S + EARLY_S
+        return "the time limit is near" if near else "asked by a warning signal (USR1)"
 
     def _await_successor(self, last: float) -> Optional[str]:
         """Return the job that serves in this one's place, None when there is none at the moment `last`."""

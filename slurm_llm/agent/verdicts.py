@@ -8,7 +8,7 @@ began; a run that goes on; Slurm's accounting; the job's result file; the logs a
 
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from . import clues, fold, journal, known, reading
+from . import blind, clues, fold, journal, known, reading
 from .clues import Case, Finding
 
 
@@ -65,7 +65,10 @@ def judge(case: Case, material: Material) -> Finding:
 
 
 def _lost_node(case: Case, material: Material) -> Optional[Finding]:
-    record = next((item for item in case.records if item["kind"] == "lost"), None)
+    # A node that is lost once the run was asked to end is not why it ended.
+    stop_at = min((float(item["t"]) for item in case.records if item["kind"] == "stop"), default=float("inf"))
+    lost = (item for item in case.records if item["kind"] == "lost" and float(item["t"]) < stop_at)
+    record = next(lost, None)
     said = case.first_match(("node-failure",), ("step", "agent", "slurm"))
     slurm = material.slurm
     node, why, at = "", "Slurm says node failure", None
@@ -167,6 +170,9 @@ def _first_end(case: Case, material: Material) -> Optional[Finding]:
         cause = "the server's step was ended at once: all ranks by %s, while %s" % (end.how, end.phase)
         return Finding("FAILED", "step", cause, at=end.at, phase=end.phase, where=("step",))
     cause, how = fold.describe(end), end.how
+    node = blind.unseen(case.records, end.at, end.node)
+    if node:
+        return _first_seen(case, end, node)
     culprit = clues.culprit_behind(case, end.rank)
     if culprit is not None:
         node = case.facts.ranks[culprit].node
@@ -178,6 +184,13 @@ def _first_end(case: Case, material: Material) -> Optional[Finding]:
     # What a server says of its stub's end adds nothing.
     kind, seen = _kind(how, case.log_of(end.rank)), end.name.startswith("triton_python_b")
     return Finding("FAILED", kind, cause, end.rank, end.node, end.at, end.phase, how, where=("rank",), seen=seen)
+
+
+def _first_seen(case: Case, end: fold.FirstEnd, node: str) -> Finding:
+    """An end that may be another's consequence: of a node without its agent nothing was seen."""
+    ranks = [own.rank for own in case.facts.ranks.values() if own.node == node]
+    cause = blind.hedged(case.records, node, ranks, fold.describe(end))
+    return Finding("FAILED", "unseen", cause, at=end.at, phase=end.phase, where=("rank", "step", "agent"))
 
 
 def _complaint(case: Case, _material: Material) -> Optional[Finding]:
@@ -275,7 +288,8 @@ def _slurm_alone(case: Case, material: Material) -> Optional[Finding]:
         return None
     state, kind, cause = _ENDS.get(slurm.state, ("", "", ""))
     if state:
-        return Finding(state, kind, cause + clues.in_brackets(slurm.reason), where=("slurm", "step"))
+        phase = "serving" if case.facts.ready_at is not None else ""
+        return Finding(state, kind, cause + clues.in_brackets(slurm.reason), phase=phase, where=("slurm", "step"))
     if slurm.state != "FAILED" or clues.explaining_in(case, known.WHERE) or not case.records:
         return None
     said = "status %s" % (slurm.derived_exit_code or slurm.exit_code or 0)

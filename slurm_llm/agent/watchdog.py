@@ -69,9 +69,10 @@ class Watchdog:
         self.refusals: Dict[int, Refusals] = {}
         self.suspicions: Dict[int, Suspicion] = {}
 
-    def beat(self, item: Dict[str, Any]) -> None:
-        """Take in one beat of a node's agent."""
-        at = float(item["t"])
+    def beat(self, item: Dict[str, Any], now: float) -> None:
+        """Take in one beat of a node's agent, which came at `now`."""
+        # Only moments of one node are compared by its clock, which nobody sets meanwhile.
+        at = float(item.get("at", item["t"]))
         for name, own in item.get("ranks", {}).items():
             if name.isdigit():
                 seen = Activity(
@@ -84,10 +85,10 @@ class Watchdog:
                     float(own.get("m", 0.0)),
                     float(own.get("r", 0.0)),
                 )
-                self.progress.note(int(name), seen)
+                self.progress.note(int(name), seen, now)
 
     def loading(self, waited_s: float, now: float, waiting_for: Callable[[], str]) -> Optional[Stall]:
-        """Return a stall of a run that is not ready yet; `now` is wall-clock time, as the beats' own."""
+        """Return a stall of a run that is not ready yet; `now` is on the same clock as that of `beat`."""
         for instance, ranks in self.members.items():
             if instance in self.answered:
                 continue

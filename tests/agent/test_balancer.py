@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
 import threading
 import time
 import urllib.error
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_llm.agent import balancer, ports, probe
+from slurm_llm.agent import balancer, front, ports, probe
 
 pytestmark = pytest.mark.rehearsal
 
@@ -147,3 +148,17 @@ def test_a_program_that_is_not_there_is_told_before_anything_starts(
     monkeypatch.setenv("PATH", str(tmp_path))
     made = balancer.Balancer("no-such-balancer", str(tmp_path))
     assert made.lacks().startswith("there is no no-such-balancer on this node: load its module")
+
+
+def test_a_balancer_that_ends_by_itself_is_missed_a_moment_later(tmp_path: Path) -> None:
+    """Slurm ends it together with all else when the job is cancelled: then the script's word of that comes first."""
+    own = front.Front({"balancer": {"program": "haproxy", "port": 0}}, str(tmp_path / "attempt-0"))
+    assert own.balancer is not None and own.ended() == ""
+    own.balancer._child = subprocess.Popen(["sh", "-c", "exit 7"])
+    own.balancer._child.wait(20)
+    assert own.ended() == ""
+    deadline = time.monotonic() + 20
+    while not own.ended():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert "ended with status 7" in own.ended()

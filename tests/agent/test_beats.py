@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -70,3 +71,16 @@ def test_a_process_that_has_gone_reads_as_nothing() -> None:
     gone = Found(2**22 + 1, 1, 0, "worker", "x")
     own = beats.of_ranks([gone], set())["0"]
     assert (own["n"], own["m"], own["r"], own["st"]) == (0, 0.0, 0.0, "X")
+
+
+def test_an_agent_that_is_held_up_still_says_that_it_lives() -> None:
+    """A file system that hangs must not look like a lost node; one that beats by itself is not doubled."""
+    told: list[dict[str, beats.Beat]] = []
+    due = time.monotonic() + 1000
+    beats.keep_up(lambda: due, told.append, 0.05)
+    time.sleep(0.3)
+    assert told == []
+    due = time.monotonic() - 1
+    await_true(lambda: len(told) >= 2, "beats in the agent's place")
+    assert told[:2] == [{}, {}]
+    due = time.monotonic() + 1000

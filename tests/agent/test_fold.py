@@ -30,6 +30,7 @@ LOADED = {"t": 40.0, "kind": "loaded", "rank": 3}
         pytest.param([ended(5, 3, None, name="sh", lived_s=0.0)], None, id="a short helper"),
         pytest.param([ended(60, 3, "exit 0", helper=True)], None, id="a stub that completed a configuration"),
         pytest.param([ended(60, 3, "signal SIGKILL", helper=True)], 3, id="one that was killed"),
+        pytest.param([ended(60, 3, "signal SIGKILL", tracker=True)], None, id="what tidies up after another process"),
         pytest.param([ended(60, 3, "exit 0", name="python3", lived_s=11)], None, id="vLLM has looked at its model"),
         pytest.param([ended(60, 3, "exit 1", name="python3", lived_s=11)], 3, id="a long-lived child that failed"),
         pytest.param(

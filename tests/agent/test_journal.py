@@ -16,6 +16,21 @@ def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
     assert read[0]["text"] == "ä\n\x00"
 
 
+def test_of_frequent_records_the_last_ones_of_each_file_are_kept(tmp_path: Path) -> None:
+    """A node writes tens of thousands of samples in some days; as records they would fill a reader's memory."""
+    for name in ("n1", "n2"):
+        rows: list[journal.Record] = [
+            {"t": float(t), "kind": "sample", "ranks": {}, "node": name} for t in range(journal.KEPT + 50)
+        ]
+        rows.insert(3, {"t": 3.0, "kind": "found", "text": 'a log says "kind":"sample"', "node": name})
+        (tmp_path / f"{name}.jsonl").write_bytes(b"".join(map(journal.line, rows)))
+    read = journal.read_folder(str(tmp_path))
+    samples = [item for item in read if item["kind"] == "sample"]
+    assert len(samples) == 2 * journal.KEPT and min(item["t"] for item in samples) == 50.0
+    assert len([item for item in read if item["kind"] == "found"]) == 2
+    assert read == journal.in_order(read)
+
+
 @pytest.mark.parametrize(
     ("data", "kinds"),
     [

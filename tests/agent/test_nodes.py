@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 
 import pytest
 
 from slurm_llm.agent import nodes
-from slurm_llm.agent.nodes import DEAD_S, SILENT_S, Nodes
+from slurm_llm.agent.nodes import DEAD_S, MOST_LOOKS, SILENT_S, Nodes
 
 
 def test_a_listening_slurmd_is_no_absence() -> None:
@@ -52,3 +53,59 @@ def test_a_node_that_speaks_again_is_not_gone(monkeypatch: pytest.MonkeyPatch) -
     seen.heard("a", time.monotonic())
     seen._look("a", SILENT_S + 1)
     assert seen.gone == []
+
+
+@pytest.mark.parametrize(
+    ("state", "gone"),
+    [
+        ("DOWN*", True),
+        ("IDLE+NOT_RESPONDING", True),
+        ("MIXED+REBOOT_ISSUED", True),
+        ("IDLE+POWERED_DOWN", True),
+        ("ALLOCATED", False),
+        ("ALLOCATED+REBOOT_REQUESTED", False),
+        ("MIXED+FAIL", False),
+        ("ALLOCATED+POWER_DOWN", False),
+        ("", False),
+    ],
+)
+def test_which_states_are_those_of_a_node_that_is_gone(state: str, gone: bool) -> None:
+    """What an admin wants of a node once its jobs have ended takes nothing from the job that is there."""
+    assert nodes.is_gone(state) is gone
+
+
+def test_a_head_that_stood_still_takes_no_node_for_lost() -> None:
+    """Its job was suspended, or a file system held it up: nobody could hear the agents."""
+    seen = Nodes()
+    assert seen.stood_still_s(100.0) == 0.0
+    seen.heard("a", 100.0)
+    assert seen.stood_still_s(100.5) == 0.0
+    assert seen.stood_still_s(100.5 + 2 * DEAD_S) == 2 * DEAD_S
+    now = 100.5 + 2 * DEAD_S
+    assert seen.silent(now) is None and seen.lost(now) is None
+    # From then on silence counts as ever.
+    assert seen.silent(now + SILENT_S) is not None
+    assert seen.lost(now + DEAD_S) is not None
+
+
+def test_silent_nodes_are_looked_at_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of nodes whose network stumbles must not become hundreds of questions to slurmctld, again and again."""
+    asked, go_on = [], threading.Event()
+
+    def says(node: str) -> str:
+        asked.append(node)
+        go_on.wait(20)
+        return "DOWN"
+
+    monkeypatch.setattr(nodes, "slurm_says", says)
+    seen, long_ago = Nodes(), time.monotonic() - SILENT_S - 1
+    for number in range(50):
+        seen.heard(f"n{number}", long_ago)
+    for later in range(3):
+        assert seen.lost(long_ago + SILENT_S + 1 + 3 * later) is None
+    assert len(asked) == len(set(asked)) == MOST_LOOKS
+    go_on.set()
+    deadline = time.monotonic() + 20
+    while len(seen.gone) < MOST_LOOKS or seen.looking:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

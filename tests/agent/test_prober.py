@@ -110,3 +110,9 @@ def test_a_server_that_is_not_ready_is_asked_for_no_generation(triton: Triton) -
     triton.health = 503
     said = last(triton)
     assert (said.generation, said.answer.status, triton.good) == (False, 503, 0)
+
+
+@pytest.mark.parametrize(("waited", "pause"), [(0, 0.1), (10, 0.1), (30, 0.3), (100, 1.0), (3600, 1.0)])
+def test_who_loads_for_long_is_asked_less_often(waited: float, pause: float) -> None:
+    """Weights take half an hour, and every replica has a leader; no start becomes longer by more than a hundredth."""
+    assert prober.pause_s(waited) == pytest.approx(pause)

@@ -175,3 +175,20 @@ def test_a_stub_that_completes_a_configuration_bears_the_models_name(
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.communicate()
+
+
+def test_what_tidies_up_after_a_process_is_known() -> None:
+    """It is killed beside a worker by Ray, and would be named in its place."""
+    code = "from multiprocessing import resource_tracker as r; r.ensure_running(); print(r._resource_tracker._pid)"
+    words = (sys.executable, "-c", code + "; import sys; sys.stdout.flush(); sys.stdin.read()")
+    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        pid = int(child.stdout.readline())
+        deadline = time.monotonic() + 10
+        while not processes.tracks_resources(pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert processes.tracks_resources(pid)
+        assert not processes.tracks_resources(child.pid)
+    finally:
+        child.communicate()

@@ -18,7 +18,7 @@ def _watch(*rates: Rate, log: tuple[int, ...] = (), seconds: int = 10) -> Progre
         for rank, (user, system, naps, state) in enumerate(rates):
             size = (log[rank] if rank < len(log) else 0) * second
             at = 1000.0 + second
-            seen.note(rank, Activity(at, user * second, system * second, int(naps * second), state, size))
+            seen.note(rank, Activity(at, user * second, system * second, int(naps * second), state, size), at)
     return seen
 
 

@@ -35,7 +35,7 @@ def beats(own: Watchdog, odd: dict[int, dict[str, Any]] | None = None, ranks: in
                 "st": rate["st"],
                 "log": 7,
             }
-        own.beat({"t": 1000.0 + second, "kind": "beat", "ranks": figures})
+        own.beat({"t": 7.0, "at": 50.0 + second, "kind": "beat", "ranks": figures}, 1000.0 + second)
 
 
 def said(answer: Answer, *, busy: bool = False, instance: int = 0) -> Said:
@@ -172,6 +172,28 @@ def test_a_stall_without_a_culprit_is_looked_at_a_while_longer() -> None:
     assert own.loading(30.0, 1000.0 + LIMITS.stall_s + 1, str) is None
     stall = own.loading(30.0, 1000.0 + LIMITS.stall_s + SUSPECT_S + 1, str)
     assert stall is not None and stall.culprit is None
+
+
+def test_a_clock_that_is_set_is_no_hang() -> None:
+    """A node's wall-clock time (`t`) says nothing: when a beat came does, and a clock that nobody sets."""
+    own = dog()
+    works = {"u": 1.0, "s": 0.0, "n": 0, "st": "R", "log": 7}
+    for second, wall in enumerate((1000.0, 1002.0, 90000.0, 5.0)):
+        figures = {str(rank): {**works, "u": 1.0 * second} for rank in range(4)}
+        own.beat({"t": wall, "at": 2.0 * second, "kind": "beat", "ranks": figures}, 300.0 + 2 * second)
+    assert own.loading(30.0, 307.0, str) is None
+    assert own.progress.rates()[0].user == pytest.approx(0.5)
+    assert len(own.progress.seen[0]) <= 4
+    assert own.loading(30.0, 306.0 + LIMITS.stall_s + SUSPECT_S + 1, str) is not None
+
+
+def test_time_in_which_the_head_stood_still_does_not_count() -> None:
+    """A job that was suspended has not hung."""
+    own = dog()
+    beats(own)
+    own.progress.forgive(500.0)
+    assert own.loading(30.0, 1500.0 + LIMITS.stall_s - 1, str) is None
+    assert own.loading(30.0, 1500.0 + LIMITS.stall_s + SUSPECT_S + 1, str) is not None
 
 
 def test_an_instance_that_serves_hides_no_other() -> None:

@@ -13,9 +13,10 @@ exec >>"$LLMRUN_ATTEMPT/rank-$rank.log" 2>&1
 
 # One JSON line an event; the names of GPUs hold nothing that JSON would need escaped.
 event() {
-    local LC_ALL=C now=${EPOCHREALTIME:-}
+    local now=${EPOCHREALTIME:-}
     [[ -n $now ]] || now=$(date +%s.%N)
-    printf '\n{"t":%s,"kind":"%s","rank":%d,"node":"%s"%s}' "$now" "$1" "$rank" "$node" "${2:-}" \
+    # bash writes the decimal sign of the user's language.
+    printf '\n{"t":%s,"kind":"%s","rank":%d,"node":"%s"%s}' "${now/[!0-9]/.}" "$1" "$rank" "$node" "${2:-}" \
         >>"$LLMRUN_ATTEMPT/journal/rank-$rank.jsonl"
 }
 

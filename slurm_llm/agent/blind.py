@@ -1,0 +1,53 @@
+"""Nodes whose agent has ended while the node lives on: nobody sees their ranks any more. Pure.
+
+The head notes such a node (`unwatched`, since when). What ended there first is at most known from the notes of the
+ranks' own wrappers.
+"""
+
+import time
+from typing import Dict, List
+
+from .journal import Record
+
+
+def since(records: List[Record]) -> Dict[str, float]:
+    """Return when each node without an agent was heard for the last time, seconds since the epoch."""
+    found: Dict[str, float] = {}
+    for item in records:
+        if item["kind"] == "unwatched":
+            found.setdefault(str(item["node"]), float(item["since"]))
+    return found
+
+
+def exits(records: List[Record]) -> List[Record]:
+    """Return the wrappers' notes of ranks that ended unwatched, and before the run was given up."""
+    lost = since(records)
+    over = (float(item["t"]) for item in records if item.get("state") == "FAILED")
+    until = min(over, default=float("inf"))
+    ends = [item for item in records if item["kind"] == "exit" and item.get("node") in lost]
+    return [item for item in ends if lost[str(item["node"])] < float(item["t"]) <= until]
+
+
+def unseen(records: List[Record], at: float, seen_on: str) -> str:
+    """Return the unwatched node of which a rank may have ended before `at`, when one on `seen_on` did; or nothing."""
+    lost = {node: when for node, when in since(records).items() if when < at and node != seen_on}
+    return min(lost, key=lambda node: lost[node]) if lost else ""
+
+
+def hedged(records: List[Record], node: str, ranks: List[int], first: str) -> str:
+    """Return one sentence on an end that need not be the first, since a node with `ranks` was not watched."""
+    moment = time.strftime("%H:%M:%S", time.localtime(since(records)[node]))
+    whose = "one of its ranks %s" % spans(ranks) if ranks else "there"
+    what = "node %s was not watched (its agent had ended at %s), the first end may be %s"
+    return (what + "; the first that was seen: %s") % (node, moment, whose, first)
+
+
+def spans(numbers: List[int]) -> str:
+    """Return numbers in short, such as `0-3,7`."""
+    found: List[List[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][-1] == number - 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ",".join("%d-%d" % (own[0], own[-1]) if len(own) > 1 else str(own[0]) for own in found)
