@@ -12,6 +12,7 @@
     ├── RunFailed                 8   the job ended badly, or before it was ready
     ├── NotReady                  9   a deadline passed
     └── RequestFailed            10   the server answered a request with an error
+        └── NotReached           10   no connection to the server could be made
 
 Exit code 2 stays click's usage error, 130 an interrupt.
 """
@@ -116,6 +117,10 @@ class RequestFailed(SlurmLlmError):
     """The server answered a request with an error, or not at all."""
 
     exit_code = 10
+
+
+class NotReached(RequestFailed):
+    """No connection to the server could be made from here, which says nothing of how it is."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -74,10 +74,10 @@ def find_run(wanted: str | None, around: Surroundings) -> FoundRun:
     raise _none(f"no run '{wanted}'", around)
 
 
-def evidence_of(found: FoundRun) -> Evidence:
-    """Read what the run directory says now."""
+def evidence_of(found: FoundRun, attempt: int | None = None) -> Evidence:
+    """Read what the run directory says now, of the newest attempt or that of a number."""
     now = current(found)
-    return load_evidence(now.paths, now.job)
+    return load_evidence(now.paths, now.job, attempt)
 
 
 def current(found: FoundRun) -> FoundRun:
@@ -112,11 +112,12 @@ def status_of(found: FoundRun, around: Surroundings) -> RunStatus:
     return _merged([status_by(one, word, around) for one, word in zip(group, words, strict=True)], group)
 
 
-def status_by(found: FoundRun, word: SlurmWord, around: Surroundings) -> RunStatus:
-    """Return the status of one job of the run, given what Slurm said."""
+def status_by(found: FoundRun, word: SlurmWord, around: Surroundings, attempt: int | None = None) -> RunStatus:
+    """Return the status of one job of the run, or as an attempt of it has left it, given what Slurm said."""
     submission = load_submission(found.job) if found.job else None
-    evidence = load_evidence(found.paths, found.job)
-    status = build_status(evidence, word, around.now(), submission.time if submission else None)
+    evidence = load_evidence(found.paths, found.job, attempt)
+    called = "" if found.job is None or _current_job(found.paths).job == found.job else str(found.job.job_id)
+    status = build_status(evidence, word, around.now(), submission.time if submission else None, called)
     return with_stages(status, load_stages(found.paths.root), word)
 
 

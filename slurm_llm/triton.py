@@ -14,7 +14,7 @@ from uuid import uuid4
 import httpx
 
 from slurm_llm.dialects import Body, Value, Wish, dialect_of
-from slurm_llm.errors import Problem, RequestFailed
+from slurm_llm.errors import NotReached, Problem, RequestFailed
 
 CANCEL_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 10.0
@@ -205,7 +205,7 @@ def _refused(served: Served, status: int, body: str) -> RequestFailed:
 def _unreachable(served: Served, error: httpx.HTTPError, ask: Ask) -> RequestFailed:
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         what = f"cannot be reached from here: {error or type(error).__name__}"
-        return RequestFailed(Problem(served.url, what, todo="is the job still ready, and is this a login node?"))
+        return NotReached(Problem(served.url, what, todo="is the job still ready, and is this a login node?"))
     if isinstance(error, httpx.TimeoutException):
         return RequestFailed(Problem(served.url, f"no answer within {ask.timeout_s:g} s"))
     return RequestFailed(Problem(served.url, f"broke off: {error or type(error).__name__}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -76,15 +77,18 @@ def wait_ready(
 
 
 def failure_problems(status: RunStatus) -> list[Problem]:
-    """Return why a run that was to serve does not: its end, the rank that went first, the end of that rank's log."""
+    """Return why a run that was to serve does not: its end, who went first, what it means and what to do, its log."""
     who = f"job {status.job_id} ({status.name})"
     problems = [Problem(who, status.state.value, clean(status.cause))]
     if status.first is not None and not status.cause.startswith(f"rank {status.first.rank} "):
         first = status.first
         said = f"{first.name}, {first.how or 'nobody saw how'}, while {first.phase}"
         problems.append(Problem(f"rank {first.rank} on node {first.node} went first", said))
+    problems += [Problem("why", clean(status.why))] if status.why else []
+    problems += [Problem("do", clean(text)) for text in status.remedies[:1]]
+    problems += [Problem("note", clean(note)) for note in status.notes]
     problems += [Problem("", f"  | {clean(row)}") for row in status.log_tail]
-    problems.append(Problem("see", f"slurm-llm status {status.run_id}, slurm-llm logs {status.run_id}"))
+    problems.append(Problem("next", f"slurm-llm diagnose {shlex.quote(status.called or status.run_id)}"))
     return problems
 
 

@@ -5,9 +5,11 @@ ranks' own wrappers.
 """
 
 import time
-from typing import Dict, List
+from typing import Dict, List, Tuple
 
 from .journal import Record
+
+REMEDY = "The run goes on; what happens to a rank on that node is only seen from afar until it is started anew."
 
 
 def since(records: List[Record]) -> Dict[str, float]:
@@ -31,6 +33,13 @@ def exits(records: List[Record]) -> List[Record]:
 def unseen(records: List[Record], at: float, seen_on: str) -> str:
     """Return the unwatched node of which a rank may have ended before `at`, when one on `seen_on` did; or nothing."""
     lost = {node: when for node, when in since(records).items() if when < at and node != seen_on}
+    noted = {item.get("rank") for item in records if item["kind"] == "exit"}
+    begun = [item for item in records if item["kind"] in ("start", "found")]
+    for node in list(lost):
+        ranks = {item.get("rank") for item in begun if item.get("node") == node}
+        if ranks and ranks <= noted:
+            # Their own wrappers say when they ended.
+            del lost[node]
     return min(lost, key=lambda node: lost[node]) if lost else ""
 
 
@@ -40,6 +49,12 @@ def hedged(records: List[Record], node: str, ranks: List[int], first: str) -> st
     whose = "one of its ranks %s" % spans(ranks) if ranks else "there"
     what = "node %s was not watched (its agent had ended at %s), the first end may be %s"
     return (what + "; the first that was seen: %s") % (node, moment, whose, first)
+
+
+def warnings(records: List[Record]) -> List[Tuple[str, str, str, str, str, int]]:
+    """Return what is to be told of nodes that nobody watches: id, meaning, remedy, source, where, how often."""
+    texts = [str(item.get("text", "")) for item in records if item["kind"] == "unwatched"]
+    return [("agent-ended", text, REMEDY, "", "journal/head.jsonl", 1) for text in texts]
 
 
 def spans(numbers: List[int]) -> str:

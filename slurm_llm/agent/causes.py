@@ -87,6 +87,11 @@ BY_KIND: Dict[str, Advice] = {
         "The node agents' step was lost, and nobody would have seen a rank die any more: the job ended the servers.",
         "Look at agents.log (`slurm-llm logs RUN --source agents`): Slurm or a person ended that step.",
     ),
+    "agent": Advice(
+        "The agent of that node had ended while the node lived on, so nobody saw how its ranks ended; the rank that was"
+        " seen to end may only have suffered from one of them.",
+        "Read the logs of that node's ranks (`slurm-llm logs RUN --rank N`); ask who or what ends processes there.",
+    ),
     "time": Advice(
         "The job's time was up before the model served.",
         "Ask for more with `resources.time`, or look for what makes loading slow (`slurm-llm logs RUN`).",

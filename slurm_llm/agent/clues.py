@@ -318,11 +318,12 @@ def _journal_rows(case: Case, finding: Finding) -> List[Evidence]:
         for item in case.records
         if item["kind"] == "lost" and finding.kind == "node"
     ]
-    rows += [
-        Evidence("journal/head.jsonl", str(item.get("text", ""))) for item in case.records if item["kind"] == "unwatched"
-    ]
+    texts = [str(item.get("text", "")) for item in case.records if item["kind"] == "unwatched"]
+    rows += [Evidence("journal/head.jsonl", text) for text in texts]
     end = case.facts.first_end
     if end is not None and finding.rank == end.rank:
         what = "%s of rank %d ended: %s" % (fold.shown(end.name), end.rank, end.how or "nobody saw how")
-        rows.append(Evidence("journal/%s.jsonl" % end.node, what))
+        # What was not seen by an agent the rank's own wrapper has noted.
+        whose = "rank-%d" % end.rank if end.name == "engine" else end.node
+        rows.append(Evidence("journal/%s.jsonl" % whose, what))
     return rows

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from . import clues, fold, known, reading, xids
+from . import blind, clues, fold, known, reading, xids
 from .causes import advice, stop_advice
 from .clues import Case, Evidence, Finding
 from .verdicts import Material as Material
@@ -39,8 +39,9 @@ class Victims(NamedTuple):
 class Diagnosis(NamedTuple):
     """What is wrong with a run; `kind` is `none` when nothing is.
 
-    Kinds: node, preflight, memory, gpu, exit, exit0, signal, raise, unseen, step, hang, not-ready, launch, shm, agents,
-    failed, time, stop, preempted, unknown. `at` is seconds since the epoch. `means` and `remedies` are for people.
+    Kinds: node, agent, preflight, memory, gpu, exit, exit0, signal, raise, unseen, step, hang, not-ready, launch, shm,
+    agents, failed, time, stop, preempted, unknown. `at` is seconds since the epoch. `means` and `remedies` are for
+    people.
     """
 
     state: str
@@ -130,7 +131,9 @@ def _warnings(case: Case) -> Tuple[Known, ...]:
     for match in case.matches(known.WARNING) + (case.matches(known.FATAL) if serves else []):
         if match.id not in most or match.times > most[match.id].times:
             most[match.id] = match
-    return tuple(_known(case, match) for match in most.values())
+    return tuple(_known(case, match) for match in most.values()) + tuple(
+        Known(*told) for told in blind.warnings(case.records)
+    )
 
 
 def _victims(case: Case, finding: Finding, over: bool) -> Tuple[Victims, ...]:

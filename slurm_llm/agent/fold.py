@@ -288,6 +288,16 @@ def describe_complaint(item: Record) -> str:
     return "rank %d on node %s: %s" % (item["rank"], item.get("node", "?"), item["text"])
 
 
+def first_words(facts: RunFacts, records: List[Record]) -> str:
+    """Return one sentence on the first end that was seen, and on a node of which nothing was; empty without an end."""
+    end = facts.first_end
+    node = "" if end is None else blind.unseen(records, end.at, end.node)
+    if end is None or not node:
+        return "" if end is None else describe(end)
+    ranks = [own.rank for own in facts.ranks.values() if own.node == node]
+    return blind.hedged(records, node, ranks, describe(end))
+
+
 def describe(end: FirstEnd) -> str:
     """Return one sentence on the first end."""
     how = "ended: %s" % end.how if end.how else "ended, nobody saw how"

@@ -45,7 +45,7 @@ class Head:
         self.hellos: Dict[str, str] = {}
         limits = {name: float(self.plan["limits"][name]) for name in watchdog.Limits._fields}
         self.watchdog = watchdog.Watchdog(watchdog.Limits(**limits), watchdog.members_of(self.plan))
-        self.alive = nodes.Nodes()
+        self.alive = nodes.Nodes(os.path.join(attempt_dir, "agents.log"))
         self.gave_up = False
         self.unsaid: List[str] = []
         self.give_up_at: Optional[float] = None
@@ -265,8 +265,15 @@ class Head:
     def _watch_nodes(self) -> None:
         """Fail when a node is gone; the script must then give up its sruns, which wait for that node."""
         lost = self.alive.lost(time.monotonic())
+        self._tell_alone(self.alive.gone_alone())
         if lost is not None and not self.gave_up:
             self._lose(lost)
+
+    def _tell_alone(self, found: List[nodes.Lost]) -> None:
+        # Nothing of the server has ended with an agent: the run goes on.
+        for own in found:
+            self.note("unwatched", node=own.node, since=round(time.time() - own.silent_s, 3), text=own.why)
+            writer.say("slurm_llm: warning: %s" % own.why)
 
     def _lose(self, lost: nodes.Lost) -> None:
         self.gave_up = True
@@ -331,9 +338,9 @@ class Head:
             elif self.complaint is not None and now - self.complained_at >= COMPLAINT_S:
                 self._fail(fold.describe_complaint(self.complaint))
         elif now - self.failed_at >= SETTLE_S:
+            self._tell_alone(self.alive.gone_alone(now))
             facts = fold.fold(journal.in_order(self.records), self.ranks)
-            end = facts.first_end
-            self._fail(fold.describe(end) if end else "the server's step ended by itself")
+            self._fail(fold.first_words(facts, self.records) or "the server's step ended by itself")
 
     def _rank_has_ended(self) -> bool:
         """Tell whether a process that ended since the last look was a rank's; the fold is only worth it then."""

@@ -10,6 +10,8 @@ from typing import Any, Deque, Dict, Iterable, List, Optional
 Record = Dict[str, Any]
 FREQUENT, KEPT = b'"kind":"sample"', 100
 """Of records that are written every few seconds for as long as the job runs, and how many of a file are of interest."""
+NO_RESTART = "no-restart"
+"""The record of the job's script that says why nothing follows a failed attempt."""
 
 
 def record(kind: str, **fields: Any) -> Record:

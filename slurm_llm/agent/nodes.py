@@ -34,7 +34,7 @@ GONE = frozenset(("DOWN", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "RE
 
 MUTE = "NOT_RESPONDING"
 """Slurm's word for a node that has missed one of its pings: no proof while slurmd answers us."""
-_TASK_ENDED = r"^srun: error: %s: tasks? [\d,-]+: (.+)$"
+_TASK_ENDED = re.compile(r"^srun: error: ([\w.-]+): task \d+: (.+)$", re.MULTILINE)
 
 
 class Lost(NamedTuple):
@@ -77,14 +77,13 @@ def answers(host: str, port: int, timeout_s: float = ANSWER_S) -> bool:
     return True
 
 
-def end_of_task(log: str, node: str) -> str:
-    """Return how the agents' srun says that its task on `node` has ended (`Killed`), empty when it says nothing."""
+def ended_tasks(log: str) -> Dict[str, str]:
+    """Return of which nodes the agents' srun says that its task has ended, and how: `Killed`."""
     try:
         with open(log, encoding="utf-8", errors="replace") as stream:
-            found = re.findall(_TASK_ENDED % re.escape(node), stream.read(1 << 20), re.MULTILINE)
+            return dict(_TASK_ENDED.findall(stream.read(1 << 20)))
     except OSError:
-        return ""
-    return str(found[-1]).strip() if found else ""
+        return {}
 
 
 def slurmd_port() -> int:
@@ -194,7 +193,7 @@ class Nodes:
         if not answers(node, self.port):
             self.answering.discard(node)
             return
-        how = end_of_task(self.agents_log, node)
+        how = ended_tasks(self.agents_log).get(node, "")
         if node in self.last and time.monotonic() - self.last[node] >= SILENT_S:
             self.answering.add(node)
             if how:
@@ -202,12 +201,16 @@ class Nodes:
 
     def _leave_alone(self, node: str, silent: float, how: str) -> None:
         if node not in self.alone:
-            said = "node %s is watched no more: its agent has ended (%s); the node answers"
-            self.alone[node] = Lost(node, silent, said % (node, how or "killed?"))
+            said = "node %s is watched no more: its agent has ended (%s)%s"
+            answers = "; the node answers" if node in self.answering else ""
+            self.alone[node] = Lost(node, silent, said % (node, how or "killed?", answers))
             self.untold.append(self.alone[node])
 
-    def gone_alone(self) -> List[Lost]:
-        """Return the nodes that have newly lost their agents alone."""
+    def gone_alone(self, now: Optional[float] = None) -> List[Lost]:
+        """Return the nodes that have newly lost their agents alone; with `now`, by srun's word alone."""
+        ended = {} if now is None else ended_tasks(self.agents_log)
+        for node in set(ended) & set(self.last):
+            self._leave_alone(node, (now or 0.0) - self.last[node], ended[node])
         told, self.untold = self.untold, []
         return told
 

@@ -15,8 +15,6 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from . import journal, nodes, processes
 
 RESTART, REQUEUE, END = "restart", "requeue", "end"
-NO_RESTART = "no-restart"
-"""The record that says why nothing follows."""
 HARDWARE = frozenset(
     ("cuda-ecc", "gpu-xid", "cuda-fabric", "nvml-mismatch", "transport-endpoint", "job-credential", "slurm-prolog")
 )
@@ -308,7 +306,7 @@ def _note(attempt_dir: str, order: Order, excluded: Sequence[str]) -> None:
     elif order.next == REQUEUE:
         item = journal.record(REQUEUE, left=order.left, why=order.why, without=list(excluded))
     else:
-        item = journal.record(NO_RESTART, why=order.why)
+        item = journal.record(journal.NO_RESTART, why=order.why)
     journal.append(path, item)
 
 

@@ -170,9 +170,9 @@ def _first_end(case: Case, material: Material) -> Optional[Finding]:
         cause = "the server's step was ended at once: all ranks by %s, while %s" % (end.how, end.phase)
         return Finding("FAILED", "step", cause, at=end.at, phase=end.phase, where=("step",))
     cause, how = fold.describe(end), end.how
-    node = blind.unseen(case.records, end.at, end.node)
-    if node:
-        return _first_seen(case, end, node)
+    if blind.unseen(case.records, end.at, end.node):
+        cause = fold.first_words(case.facts, case.records)
+        return Finding("FAILED", "agent", cause, at=end.at, phase=end.phase, where=("rank", "step", "agent"))
     culprit = clues.culprit_behind(case, end.rank)
     if culprit is not None:
         node = case.facts.ranks[culprit].node
@@ -184,13 +184,6 @@ def _first_end(case: Case, material: Material) -> Optional[Finding]:
     # What a server says of its stub's end adds nothing.
     kind, seen = _kind(how, case.log_of(end.rank)), end.name.startswith("triton_python_b")
     return Finding("FAILED", kind, cause, end.rank, end.node, end.at, end.phase, how, where=("rank",), seen=seen)
-
-
-def _first_seen(case: Case, end: fold.FirstEnd, node: str) -> Finding:
-    """An end that may be another's consequence: of a node without its agent nothing was seen."""
-    ranks = [own.rank for own in case.facts.ranks.values() if own.node == node]
-    cause = blind.hedged(case.records, node, ranks, fold.describe(end))
-    return Finding("FAILED", "unseen", cause, at=end.at, phase=end.phase, where=("rank", "step", "agent"))
 
 
 def _complaint(case: Case, _material: Material) -> Optional[Finding]:

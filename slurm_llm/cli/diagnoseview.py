@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import textwrap
 import time
@@ -10,16 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from slurm_llm.agent.causes import filled
-from slurm_llm.cli.text import state_text
+from slurm_llm.cli.text import TIE, state_text, tied
 from slurm_llm.observe.text import clean
 from slurm_llm.slurm.states import RunState
 
 if TYPE_CHECKING:
     from slurm_llm.agent.diagnose import Diagnosis, Known, Victims
     from slurm_llm.observe.diagnose import RunDiagnosis
+    from slurm_llm.observe.status import RunStatus
 
 LABEL = 10
-_TIE = "\u00a0"  # keeps a command on one line until that is printed
 MOST_LINES = 3
 """Rows that one line of evidence may take."""
 
@@ -29,6 +28,7 @@ def diagnosis_text(own: RunDiagnosis, columns: int) -> str:
     status, found = own.status, own.found
     title = f"{state_text(_state(found.state))}  {clean(status.name)}  {status.run_id}"
     title += f"  job {status.job_id}" if status.job_id is not None else ""
+    title += f"  attempt {status.attempt}" if status.attempt and found.kind != "none" else ""
     lines = [title, *_labelled(_rows(own), columns), *_evidence(found, columns), *_labelled(_after(own), columns)]
     return "\n".join(lines)
 
@@ -43,12 +43,27 @@ def _state(name: str) -> RunState:
 def _rows(own: RunDiagnosis) -> Iterator[tuple[str, str]]:
     found = own.found
     yield "verdict" if found.kind in ("none", "stop") else "cause", found.cause
+    if own.goes_on:
+        yield "now", f"{own.status.state.value}: {own.goes_on}"
+    if own.status.earlier:
+        yield "before", tied(_before(own.status))
     if found.at is not None:
         yield "when", _when(own)
     if found.means:
         yield "why", found.means
     for remedy in found.remedies:
         yield "do", _filled(remedy, own)
+
+
+def _before(status: RunStatus) -> str:
+    last = status.earlier[-1]
+    count = len(status.earlier)
+    text = f"attempt {last.attempt}: {last.state}" if count == 1 else f"{count} attempts, the last {last.state}"
+    return f"{text}; `slurm-llm diagnose {_called(status)} --attempt {last.attempt}`"
+
+
+def _called(status: RunStatus) -> str:
+    return shlex.quote(status.called or status.run_id)
 
 
 def _when(own: RunDiagnosis) -> str:
@@ -70,8 +85,7 @@ def _span(seconds: float) -> str:
 
 def _filled(remedy: str, own: RunDiagnosis) -> str:
     """Return a remedy with this run's names in the commands that it shows, each of them kept on one line."""
-    text = filled(remedy, shlex.quote(own.status.run_id), own.found.rank, own.status.site)
-    return re.sub(r"`slurm-llm [^`]*`", lambda match: match[0].replace(" ", _TIE), text)
+    return tied(filled(remedy, _called(own.status), own.found.rank, own.status.site))
 
 
 def _evidence(found: Diagnosis, columns: int) -> Iterator[str]:
@@ -100,7 +114,7 @@ def _after(own: RunDiagnosis) -> Iterator[tuple[str, str]]:
     for text in (*found.missing, *own.view.problems):
         yield "missing", text
     if found.kind not in ("none", "stop"):
-        run = shlex.quote(own.status.run_id)
+        run = _called(own.status)
         whose = "" if found.rank is None else f" --rank {found.rank}"
         yield "next", f"slurm-llm logs {run}{whose}"
         yield "next", f"slurm-llm bundle {run}"
@@ -144,4 +158,4 @@ def _labelled(rows: Iterable[tuple[str, str]], columns: int) -> Iterator[str]:
         before = label
         lines = textwrap.wrap(clean(text), max(20, columns - LABEL - 2), break_on_hyphens=False, break_long_words=False)
         for index, line in enumerate(lines or [""]):
-            yield f"  {'' if index else shown:<{LABEL}}{line}".replace(_TIE, " ").rstrip()
+            yield f"  {'' if index else shown:<{LABEL}}{line}".replace(TIE, " ").rstrip()

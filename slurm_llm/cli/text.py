@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from slurm_llm.observe.status import RunStatus
 
 NARROW = 80
-_TIE = "\u00a0"  # keeps a number and its unit on one line until that is printed
+TIE = "\u00a0"
+"""Keeps a number and its unit, or a command, on one line until that is printed."""
 GPU_WIDTH = 12
 LABEL = 11
 EARLIER = 3
@@ -50,6 +52,11 @@ def state_text(state: RunState) -> str:
     """Return a state in its colour; click drops colours where no terminal reads."""
     colour = "green" if state in _GOOD else "red" if state in _BAD else "yellow"
     return click.style(state.value, fg=colour, bold=True)
+
+
+def tied(text: str) -> str:
+    """Return a text whose commands stay on one line each: they are copied by hand."""
+    return re.sub(r"`slurm-llm [^`]*`", lambda match: match[0].replace(" ", TIE), text)
 
 
 def status_text(status: RunStatus, now: float, columns: int, cut: bool) -> str:
@@ -98,7 +105,7 @@ def _rows(status: RunStatus, now: float) -> Iterable[tuple[str, str]]:
         yield "times", times
     took = phases.parts(status.phases.took)
     if took:
-        yield "phases", " · ".join(part.replace(" ", _TIE) for part in took)
+        yield "phases", " · ".join(part.replace(" ", TIE) for part in took)
 
 
 def _slurm_adds(status: RunStatus) -> bool:
@@ -124,7 +131,7 @@ def _reasons(status: RunStatus) -> Iterable[tuple[str, str]]:
     if status.why:
         yield "why", clean(status.why)
     for remedy in status.remedies:
-        yield "do", clean(remedy)
+        yield "do", tied(clean(remedy))
     for note in status.notes:
         yield "note", clean(note)
 
@@ -139,7 +146,8 @@ def _phases(status: RunStatus, now: float) -> str:
     if at.began is not None and at.ready is not None:
         parts.append(f"ready in {_ago(at.ready - at.began)}")
     if at.ready is not None:
-        parts.append(f"served {_ago((at.ended if at.ended is not None else now) - at.ready)}")
+        until = next((one for one in (at.served_until, at.ended) if one is not None), now)
+        parts.append(f"served {_ago(until - at.ready)}")
     if at.ended is not None:
         parts.append(f"ended {_ago(now - at.ended)} ago")
     return ", ".join(parts)
@@ -150,14 +158,14 @@ def _ago(seconds: float) -> str:
     seconds = max(0.0, seconds)
     for limit, size, unit in ((10, 1, "s"), (120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
         if seconds < limit:
-            return f"{seconds / size:.{int(seconds / size < 10)}f}{_TIE}{unit}"
-    return f"{seconds / 86400:.0f}{_TIE}days"
+            return f"{seconds / size:.{int(seconds / size < 10)}f}{TIE}{unit}"
+    return f"{seconds / 86400:.0f}{TIE}days"
 
 
 def _labelled(label: str, text: str, columns: int) -> list[str]:
     indent = " " * (LABEL + 2)
     rows = textwrap.wrap(text, max(20, columns - len(indent)), break_long_words=False, break_on_hyphens=False)
-    rows = [row.replace(_TIE, " ") for row in rows or [""]]
+    rows = [row.replace(TIE, " ") for row in rows or [""]]
     return [(f"  {label:<{LABEL}}" if not index else indent) + row for index, row in enumerate(rows)]
 
 
@@ -175,18 +183,19 @@ def _curl(status: RunStatus) -> list[str]:
 
 
 def _next(status: RunStatus) -> list[str]:
-    run = shlex.quote(status.run_id)
+    run = shlex.quote(status.called or status.run_id)
     if status.state is RunState.PLANNED:
         return [f"sbatch {shlex.quote(status.directory + '/job.sub')}"]
     if status.ready:
         return []
     if status.pending is not None and status.pending.clears in (Clears.NEVER, Clears.USER):
         return [f"slurm-llm cancel {run}"]
+    explained = [f"slurm-llm diagnose {run}"] if status.state in _BAD else []
     if status.attempt is None:
         output = f"{status.directory}/slurm-{status.job_id}.out"
-        return [f"less {shlex.quote(output)}"] if status.state in _BAD and not status.log_of else []
+        return [*explained, f"less {shlex.quote(output)}"] if explained and not status.log_of else []
     whose = f" --rank {status.first.rank}" if status.first else ""
-    return [f"slurm-llm logs {run}{whose}", f"slurm-llm health {run}"]
+    return [*explained, f"slurm-llm logs {run}{whose}", f"slurm-llm health {run}"]
 
 
 def health_text(rows: Sequence[RankHealth], columns: int, cut: bool) -> str:
@@ -264,5 +273,5 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     for row in rows:
         shapes = zip(row, widths, right, strict=True)
         cells = (cell.rjust(size) if flush else cell.ljust(size) for cell, size, flush in shapes)
-        lines.append("  ".join(cells).replace(_TIE, " ").rstrip())
+        lines.append("  ".join(cells).replace(TIE, " ").rstrip())
     return lines

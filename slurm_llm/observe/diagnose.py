@@ -14,10 +14,12 @@ from typing import Any
 from slurm_llm.agent import diagnose as core
 from slurm_llm.agent import fold, journal, known, reading
 from slurm_llm.agent.clues import Evidence as Line
+from slurm_llm.observe.attempts import goes_on, recorded
 from slurm_llm.observe.facts import Evidence
+from slurm_llm.observe.replies import Reply, judged
 from slurm_llm.observe.slurmwords import SlurmView, has_failed
 from slurm_llm.observe.stamps import stamp
-from slurm_llm.observe.status import RunStatus
+from slurm_llm.observe.status import CANCELLED_WAITING, RunStatus
 from slurm_llm.rundir import AttemptPaths, JobPaths
 from slurm_llm.slurm.states import RunState
 
@@ -36,12 +38,22 @@ class RunDiagnosis:
     status: RunStatus
     found: core.Diagnosis
     view: SlurmView
+    replies: tuple[Reply, ...] = ()
+    goes_on: str = ""
+    """What the job is about after this attempt, where that was not the end."""
 
 
 def diagnose_run(
-    evidence: Evidence, status: RunStatus, view: SlurmView, catalogue: Iterable[Mapping[str, Any]]
+    evidence: Evidence,
+    status: RunStatus,
+    view: SlurmView,
+    catalogue: Iterable[Mapping[str, Any]],
+    replies: Sequence[Reply] = (),
 ) -> RunDiagnosis:
-    """Return the diagnosis of the run's newest attempt; `catalogue` is that of `load_known_errors`."""
+    """Return the diagnosis of the run's newest attempt.
+
+    `catalogue` is that of `load_known_errors`, `replies` what a model that is called ready says right now.
+    """
     entries = known.entries(dict(item) for item in catalogue)
     if evidence.attempt is None or evidence.job is None:
         return RunDiagnosis(status, _not_begun(evidence, status, entries), view)
@@ -53,7 +65,27 @@ def diagnose_run(
     if found.kind in ("none", "stop"):
         # Slurm and the clock know more of a run that is well than its own journals.
         found = found._replace(state=status.state.value, cause=_well(status, found))
-    return RunDiagnosis(status, found._replace(evidence=(*found.evidence, *_slurm_evidence(found, view))), view)
+    if found.kind == "none" and status.ready:
+        found = judged(found, status, replies, evidence.layout.probe_s)
+    found = found._replace(evidence=(*found.evidence, *_slurm_evidence(found, view)))
+    after = f"the server is not started again: {evidence.no_more}" if evidence.no_more else ""
+    if found.state != status.state.value and evidence.result is not None:
+        after = goes_on(status)
+    return RunDiagnosis(status, found, view, tuple(replies), after)
+
+
+def diagnose_earlier(evidence: Evidence, status: RunStatus, catalogue: Iterable[Mapping[str, Any]]) -> RunDiagnosis:
+    """Return the diagnosis of an attempt that others have followed: as the job wrote it down, else by what is left.
+
+    What Slurm says now, and most of the job's output, is about later ones.
+    """
+    if evidence.attempt is None or evidence.job is None:
+        return RunDiagnosis(status, _not_begun(evidence, status, []), SlurmView())
+    found = recorded(_result_of(evidence.job, evidence.attempt))
+    if found is None:
+        entries = known.entries(dict(item) for item in catalogue)
+        found = core.diagnose(_material(evidence, evidence.job, evidence.attempt, entries))
+    return RunDiagnosis(status, found, SlurmView())
 
 
 def diagnosis_to_json(own: RunDiagnosis) -> str:
@@ -66,6 +98,10 @@ def diagnosis_to_json(own: RunDiagnosis) -> str:
         "attempt": own.status.attempt,
         "directory": own.status.directory,
         **core.as_json(own.found),
+        "run_state": own.status.state.value,
+        "goes_on": own.goes_on,
+        "asked": [vars(one) for one in own.replies],
+        "earlier": [vars(one) for one in own.status.earlier],
         "slurm": {
             "state": own.view.facts.state.value if own.view.facts else None,
             "derived_exit_code": own.view.derived_exit_code,
@@ -147,8 +183,6 @@ def _slurm_evidence(found: core.Diagnosis, view: SlurmView) -> Iterable[Line]:
 def _well(status: RunStatus, found: core.Diagnosis) -> str:
     if found.kind == "stop":
         return status.cause or found.cause
-    if status.ready:
-        return f"nothing is wrong: {status.ranks_ready} of {status.ranks_total} ranks serve, and the model answers"
     return f"nothing is wrong that is known of; it is {status.state.value}"
 
 
@@ -157,6 +191,8 @@ def _not_begun(evidence: Evidence, status: RunStatus, entries: list[known.Entry]
     if not status.ended:
         why = f": {status.pending.text}" if status.pending else ""
         return core.Diagnosis(status.state.value, "none", f"no attempt has begun; it is {status.state.value}{why}")
+    if status.cause == CANCELLED_WAITING:
+        return core.Diagnosis(status.state.value, "stop", status.cause)
     job = evidence.job
     log = (
         reading.read_log(reading.output_of(str(evidence.paths.root), str(job.job_id)), entries, BUDGET.own)

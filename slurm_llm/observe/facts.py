@@ -53,6 +53,8 @@ class Layout:
     spare_nodes: int = 0
     recovers: bool = False
     """Whether a failure may be followed by a restart or a requeue."""
+    probe_s: float = 0.0
+    """How often the head asks the served model for an answer while nothing else proves that it gives any."""
     image: str = ""
     """The container's image, as its runtime names it."""
 
@@ -98,6 +100,8 @@ class Result:
     """What the cause means, in a sentence."""
     remedies: tuple[str, ...] = ()
     phases: phases.Phases | None = None
+    rank: int | None = None
+    """The rank that the diagnosis names."""
 
 
 @dataclass(frozen=True)
@@ -125,16 +129,20 @@ class Evidence:
     result: Result | None
     output: tuple[str, ...]
     earlier: tuple[Earlier, ...] = ()
+    no_more: str = ""
+    """Why nothing follows a failure, where the spec would have it."""
+    failed_at: float | None = None
+    """When the head saw the attempt fail."""
 
 
-def load_evidence(paths: RunPaths, job: JobPaths | None) -> Evidence:
-    """Read what the run directory says of `job`.
+def load_evidence(paths: RunPaths, job: JobPaths | None, number: int | None = None) -> Evidence:
+    """Read what the run directory says of `job`, and of its attempt of that number, or the newest one.
 
     Raises:
         SetupError: there is no readable plan.json.
     """
     layout = load_layout(paths.plan)
-    attempts = job.attempts() if job else []
+    attempts = [one for one in (job.attempts() if job else []) if number is None or one.number <= number]
     attempt = attempts[-1] if attempts else None
     records = journal.read_folder(str(attempt.journal)) if attempt else []
     number = attempt.number if attempt else -1
@@ -152,6 +160,10 @@ def load_evidence(paths: RunPaths, job: JobPaths | None) -> Evidence:
         # Of a job that has come no further, its own output is all there is.
         output=tuple(last_lines(paths.output(job.job_id), OUTPUT_LINES)[0]) if job and not records else (),
         earlier=tuple(_earlier(job, one.number) for one in attempts[:-1]) if job else (),
+        no_more=next(
+            (str(item.get("why", "")) for item in reversed(records) if item["kind"] == journal.NO_RESTART), ""
+        ),
+        failed_at=next((float(item["t"]) for item in records if item.get("state") == "FAILED"), None),
     )
 
 
@@ -207,6 +219,7 @@ def _layout(value: Mapping[str, Any]) -> Layout:
         spare_nodes=int(value["allocation"].get("spare_nodes", 0)),
         recovers=any(value["recovery"].get(name) for name in ("restarts", "requeue")),
         image=str((value.get("container") or {}).get("image") or ""),
+        probe_s=float(value["limits"]["probe_s"]),
     )
 
 
@@ -262,6 +275,7 @@ def _result(value: Mapping[str, Any]) -> Result:
         ranks_ended={int(rank): str(how) for rank, how in value.get("ranks_ended", {}).items()},
         why=str(_diagnosis(value).get("means") or ""),
         remedies=tuple(str(one) for one in _diagnosis(value).get("remedies") or ()),
+        rank=_diagnosis(value).get("rank"),
         phases=phases.from_json(value.get("phases")),
     )
 

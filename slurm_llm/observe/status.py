@@ -7,13 +7,13 @@ says that it runs, or when Slurm cannot be asked. Nothing known is UNKNOWN, neve
 from __future__ import annotations
 
 import json
-import re
+import shlex
 import time
 from dataclasses import asdict, dataclass, field, replace
 
 from slurm_llm.agent import causes, fold, phases
 from slurm_llm.observe.facts import Earlier, Endpoint, Evidence, FirstFailure, Result
-from slurm_llm.observe.times import Phases, build_phases
+from slurm_llm.observe.times import Phases, build_phases, epoch
 from slurm_llm.slurm.facts import JobFacts
 from slurm_llm.slurm.formats import format_time
 from slurm_llm.slurm.nodesets import fold_nodes
@@ -23,8 +23,8 @@ from slurm_llm.slurm.states import RunState, SlurmState, run_state
 SCHEMA = 1
 GONE, STOPPING = "gone", "stopping"
 """States of a rank: nobody saw it end, but its job has; told to end, or its run is failing."""
+CANCELLED_WAITING = "cancelled while it waited in the queue"
 SAME_SUBMIT_S = 300.0
-_MOMENT = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)\Z")
 LIVE = frozenset({RunState.STARTING, RunState.LOADING, RunState.READY, RunState.DEGRADED, RunState.DRAINING})
 
 
@@ -74,6 +74,8 @@ class RunStatus:
     has_result: bool = False
     notes: tuple[str, ...] = ()
     earlier: tuple[Earlier, ...] = ()
+    called: str = ""
+    """What commands are to call it: the run id, or the job id where the run id would mean another job."""
 
     @property
     def ready(self) -> bool:
@@ -93,8 +95,10 @@ class _Verdict:
     notes: tuple[str, ...] = ()
 
 
-def build_status(evidence: Evidence, word: SlurmWord, now: float, submitted: float | None = None) -> RunStatus:
-    """Return the status that the evidence adds up to; `now` and `submitted` are seconds since the epoch."""
+def build_status(
+    evidence: Evidence, word: SlurmWord, now: float, submitted: float | None = None, called: str = ""
+) -> RunStatus:
+    """Return the status that the evidence adds up to; times are seconds since the epoch, `called` as in RunStatus."""
     if word.facts is not None and _is_another_job(word.facts, evidence, submitted):
         word = replace(word, facts=None)
     verdict = _judge(evidence, word, now)
@@ -102,8 +106,9 @@ def build_status(evidence: Evidence, word: SlurmWord, now: float, submitted: flo
     ranks = _rank_states(evidence, verdict.state)
     first = _first_failure(evidence, result, verdict.state)
     pending = facts is not None and verdict.state is RunState.PENDING
+    run_id = evidence.record.run_id if evidence.record else evidence.paths.run_id
     status = RunStatus(
-        run_id=evidence.record.run_id if evidence.record else evidence.paths.run_id,
+        run_id=run_id,
         name=evidence.layout.name,
         engine=evidence.layout.engine,
         site=evidence.layout.site,
@@ -119,6 +124,7 @@ def build_status(evidence: Evidence, word: SlurmWord, now: float, submitted: flo
         ranks_total=len(evidence.layout.ranks),
         rank_states=ranks,
         model=evidence.layout.model_name,
+        called=called or run_id,
     )
     return replace(
         status,
@@ -129,9 +135,9 @@ def build_status(evidence: Evidence, word: SlurmWord, now: float, submitted: flo
         first=first,
         cause=verdict.cause,
         why=result.why if result and result.state == verdict.state.value else "",
-        remedies=_remedies(evidence, result, verdict.state),
+        remedies=_remedies(evidence, result, status),
         log_tail=result.log if result else evidence.output if verdict.state.is_terminal else (),
-        phases=build_phases(evidence, result, submitted),
+        phases=build_phases(evidence, result, submitted, verdict.state.is_terminal),
         rehearsal_of=evidence.record.rehearsal_of if evidence.record else None,
         slurm_answered=not word.problem,
         has_result=result is not None,
@@ -145,11 +151,11 @@ def _service_notes(evidence: Evidence, state: RunState) -> tuple[str, ...]:
     return (news,) if news else ()
 
 
-def _remedies(evidence: Evidence, result: Result | None, state: RunState) -> tuple[str, ...]:
-    if result is None or result.state != state.value:
+def _remedies(evidence: Evidence, result: Result | None, status: RunStatus) -> tuple[str, ...]:
+    if result is None or result.state != status.state.value:
         return ()
-    run = evidence.record.run_id if evidence.record else evidence.paths.run_id
-    rank = None if result.first is None else result.first.rank
+    rank = result.rank if result.rank is not None or result.first is None else result.first.rank
+    run = shlex.quote(status.called)
     return tuple(causes.filled(text, run, rank, evidence.layout.site) for text in result.remedies)
 
 
@@ -162,7 +168,7 @@ def status_to_json(status: RunStatus) -> str:
 
 def _is_another_job(facts: JobFacts, evidence: Evidence, submitted: float | None) -> bool:
     """A cluster that was set up anew gives job ids out again: neither name nor time fits then."""
-    at = _epoch(facts.submit_time)
+    at = epoch(facts.submit_time)
     if at is None or submitted is None or not facts.name:
         return False
     return facts.name != evidence.layout.name and abs(at - submitted) > SAME_SUBMIT_S
@@ -173,7 +179,7 @@ def _judge(evidence: Evidence, word: SlurmWord, now: float) -> _Verdict:
         return _Verdict(RunState.PLANNED, notes=("rendered; no job of it has begun here",))
     result = _current_result(evidence, word)
     if result is not None:
-        return _going_on(evidence, word, result) or _by_result(result, word)
+        return _going_on(evidence, word, result) or _by_result(result, word, evidence.no_more)
     if word.problem or not word.asked:
         return _by_journals_alone(evidence, word, now)
     if word.facts is None or _is_forgotten(word.facts):
@@ -205,7 +211,7 @@ def _current_result(evidence: Evidence, word: SlurmWord) -> Result | None:
         return result
     if run_state(facts.state) is RunState.PENDING:
         return None
-    begun = _epoch(facts.start_time)
+    begun = epoch(facts.start_time)
     return None if begun is not None and result.ended is not None and begun > result.ended else result
 
 
@@ -219,18 +225,19 @@ def _going_on(evidence: Evidence, word: SlurmWord, result: Result) -> _Verdict |
         return _Verdict(RunState.PENDING, notes=(f"{failed} and the job is requeued: {result.cause}",))
     if evidence.facts.restart_in_s is not None:
         return _Verdict(RunState.STARTING, notes=(f"{failed} and is started again: {result.cause}",))
-    if evidence.layout.recovers and result.state == "FAILED" and evidence.facts.stop_why is None:
+    undecided = evidence.layout.recovers and not evidence.no_more
+    if undecided and result.state == "FAILED" and evidence.facts.stop_why is None:
         # The job's script decides within seconds what follows; nobody may take this for the end meanwhile.
         return _Verdict(RunState.DRAINING, result.cause, (f"{failed}; whether another one follows is seen soon",))
     return None
 
 
-def _by_result(result: Result, word: SlurmWord) -> _Verdict:
+def _by_result(result: Result, word: SlurmWord, no_more: str) -> _Verdict:
     state = _state_named(result.state)
-    notes: tuple[str, ...] = ()
+    notes = (f"the server is not started again: {no_more}",) if no_more else ()
     facts = word.facts
     if facts is not None and run_state(facts.state).is_terminal and facts.state not in _USUAL_ENDS:
-        notes = (f"Slurm says {_slurm_words(facts)}",)
+        notes = (*notes, f"Slurm says {_slurm_words(facts)}")
     return _Verdict(state, result.cause, notes)
 
 
@@ -262,6 +269,8 @@ def _gone(evidence: Evidence, facts: JobFacts | None) -> _Verdict:
 
 def _by_slurms_end(evidence: Evidence, facts: JobFacts, state: RunState) -> _Verdict:
     said = f"Slurm says {_slurm_words(facts)}"
+    if evidence.facts is None and state is RunState.CANCELLED and not facts.node_list:
+        return _Verdict(state, CANCELLED_WAITING)
     if evidence.facts is None:
         return _Verdict(state, f"{said}; {_never_began(evidence, facts)}")
     if state is RunState.COMPLETED:
@@ -372,15 +381,6 @@ def _state_named(name: str) -> RunState:
         return RunState(name)
     except ValueError:
         return RunState.UNKNOWN
-
-
-def _epoch(text: str | None) -> float | None:
-    # Not strptime: its import costs a fifth of what `status` takes.
-    match = _MOMENT.match(text or "")
-    if match is None:
-        return None
-    year, month, day, hour, minute, second = map(int, match.groups())
-    return time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
 
 
 def _clock(moment: float) -> str:

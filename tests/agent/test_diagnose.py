@@ -570,3 +570,58 @@ def test_what_real_jobs_left(tmp_path: Path, name: str) -> None:
     own = found(tmp_path, records, logs, preflight=codes[-1], over=name != "raise-goes-on") if codes else None
     assert own is not None
     assert (own.state, own.kind, own.rank, own.node, ids(own)) == CAPTURES[name]
+
+
+UNWATCHED = {"t": 9.5, "kind": "unwatched", "node": "n3", "since": 8.0, "text": "node n3 is watched no more"}
+
+
+def test_an_end_beside_a_node_without_its_agent_is_told_with_reserve(tmp_path: Path) -> None:
+    """Who is seen first may be a victim; no rank is accused, no node, and nobody is told to ask for memory."""
+    seen = [*died(1), UNWATCHED]
+    own = found(tmp_path, [item for item in seen if item["kind"] != "ended" or item["rank"] not in (4, 5)])
+    assert (own.state, own.kind, own.rank, own.node) == ("FAILED", "agent", None, None)
+    assert "node n3 was not watched (its agent had ended at " in own.cause
+    assert "the first end may be one of its ranks 4-5; the first that was seen: rank 1 on node n1" in own.cause
+    assert "memory" not in own.means + " ".join(own.remedies)
+    assert [one.means for one in own.warnings] == ["node n3 is watched no more"]
+
+
+@pytest.mark.parametrize(("at", "culprit"), [(9.9, 4), (10.9, 1)])
+def test_a_wrappers_note_says_when_an_unwatched_rank_ended(tmp_path: Path, at: float, culprit: int) -> None:
+    """The first end is known then, be it on that node or not."""
+    seen = [item for item in died(1) if item["kind"] != "ended" or item["rank"] not in (4, 5)]
+    notes = [
+        {"t": at + late, "kind": "exit", "rank": rank, "node": "n3", "code": 137} for rank, late in ((4, 0), (5, 0.5))
+    ]
+    own = found(tmp_path, [*seen, UNWATCHED, *notes])
+    assert (own.kind, own.rank) == ("signal", culprit)
+    assert own.cause.startswith(f"rank {culprit} ")
+
+
+def test_what_ends_unwatched_after_the_verdict_is_no_cause(tmp_path: Path) -> None:
+    """The job itself ends it then, and its wrapper does not know that."""
+    failed = {"t": 10.0, "kind": "state", "state": "FAILED", "reason": "the load balancer ended with status 1"}
+    late = {"t": 10.5, "kind": "exit", "rank": 4, "node": "n3", "code": 143}
+    own = found(tmp_path, [*started(), READY, UNWATCHED, failed, late])
+    assert (own.kind, own.cause) == ("failed", "the load balancer ended with status 1")
+
+
+def test_a_run_with_an_unwatched_node_is_well_and_says_so(tmp_path: Path) -> None:
+    """Nothing has ended but an agent."""
+    own = found(tmp_path, [*started(), READY, UNWATCHED], over=False)
+    assert (own.state, own.kind) == ("READY", "none")
+    assert [one.id for one in own.warnings] == ["agent-ended"]
+
+
+def test_a_node_that_is_lost_after_a_stop_was_asked_for_ends_nothing(tmp_path: Path) -> None:
+    """The run was to end, and has."""
+    lost = {"t": 12.0, "kind": "lost", "node": "n3", "silent_s": 60.0, "why": "silent"}
+    own = found(tmp_path, [*started(), READY, {"t": 11.0, "kind": "stop", "why": "asked"}, lost])
+    assert (own.state, own.cause) == ("COMPLETED", "stopped on request")
+
+
+def test_the_python_stub_is_called_by_its_whole_name(tmp_path: Path) -> None:
+    """The kernel cuts it off, and journals keep what the kernel says."""
+    own = found(tmp_path, died(5, "signal SIGKILL", name="triton_python_b", main=False))
+    told = own.cause + own.evidence[0].line
+    assert told.count("triton_python_backend_stub") == 2

@@ -137,7 +137,10 @@ def test_the_sentence_says_rank_node_process_how_and_when() -> None:
     records = [HELLO, {"t": 2.0, "kind": "state", "state": "READY"}, ended(5, 3, "signal SIGKILL")]
     found = fold(records, 4).first_end
     assert found is not None
-    assert describe(found) == "rank 3 on node n2 went first: triton_python_b ended: signal SIGKILL, while serving"
+    assert (
+        describe(found)
+        == "rank 3 on node n2 went first: triton_python_backend_stub ended: signal SIGKILL, while serving"
+    )
     unasked = fold([HELLO, ended(5, 0, "exit 0", **MAIN)], 4).first_end
     assert unasked is not None
     assert "though nobody had asked it to, while loading" in describe(unasked)
@@ -165,3 +168,12 @@ def test_records_of_unknown_kinds_and_ranks_are_ignored() -> None:
     """A newer agent's words do not break an older reader."""
     facts = fold([{"t": 1.0, "kind": "news", "rank": 0}, {"t": 1.0, "kind": "found", "rank": 12, "main": True}], 2)
     assert [own.state for own in facts.ranks.values()] == ["waiting", "waiting"]
+
+
+@pytest.mark.parametrize("whys", [("asked", "handed over to job 5"), ("handed over to job 5", "asked")])
+def test_the_heads_own_reason_for_a_stop_comes_before_asked(whys: tuple[str, str]) -> None:
+    """The head asks the script to stop, whose note may be a fraction of a millisecond before the head's own."""
+    records = [{"t": 389.5607 + place / 10000, "kind": "stop", "why": why} for place, why in enumerate(whys)]
+    assert fold(records, 4).stop_why == "handed over to job 5"
+    other = {"t": 400.0, "kind": "stop", "why": "time limit"}
+    assert fold([*records, other], 4).stop_why == "handed over to job 5"

@@ -73,3 +73,17 @@ def test_a_record_in_pieces_costs_only_itself(tmp_path: Path, capfd: pytest.Capt
     for cut in (1, 1024, len(told[0]) - 2):
         pieces = told[0][:cut] + told[1] + told[0][cut:] + told[1]
         assert [item["kind"] for item in journal.parse(pieces) if item["kind"] == "short"] == ["short", "short"]
+
+
+def test_a_killed_agent_ends_no_run_and_is_named_beside_the_first_end(head: Head) -> None:
+    """The node lives, and the server with it; srun says of a killed agent at once, before its silence tells."""
+    head.state = "READY"
+    Path(head.attempt_dir, "agents.log").write_text("srun: error: n2: task 1: Killed\n")
+    for node in ("n1", "n2"):
+        head._note_agent(journal.record("hello", node=node))
+    head._tell_alone(head.alive.gone_alone(head.alive.last["n2"] + 7.0))
+    head._judge()
+    assert head.state == "READY" and head.order is None
+    told = [item for item in journal.read(head.writer.path) if item["kind"] == "unwatched"]
+    assert [(item["node"], "Killed" in item["text"]) for item in told] == [("n2", True)]
+    assert told[0]["since"] == pytest.approx(told[0]["t"] - 7.0, abs=0.1)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -109,3 +111,67 @@ def test_silent_nodes_are_looked_at_a_few_at_a_time(monkeypatch: pytest.MonkeyPa
     while len(seen.gone) < MOST_LOOKS or seen.looking:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+class Slurmd:
+    """A port that ends each connection at once, as a slurmd at work does, or takes them only, as one that hangs."""
+
+    def __init__(self, works: bool) -> None:
+        self.held = socket.create_server(("127.0.0.1", 0))
+        self.port = self.held.getsockname()[1]
+        if works:
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self.held.accept()[0].close()
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_slurmd_at_work_is_told_from_one_that_stands_still(works: bool) -> None:
+    """The kernel takes connections for both."""
+    slurmd = Slurmd(works)
+    with slurmd.held:
+        assert nodes.absence("127.0.0.1", slurmd.port) == ""
+        assert nodes.answers("127.0.0.1", slurmd.port, 5.0 if works else 0.3) is works
+
+
+@pytest.mark.parametrize(
+    ("works", "srun", "alone"),
+    [
+        (True, "srun: error: 127.0.0.1: task 1: Killed\n", "its agent has ended (Killed); the node answers"),
+        (True, "srun: error: 127.0.0.2: task 2: Killed\n", "its agent has ended (killed?); the node answers"),
+        (False, "srun: error: 127.0.0.1: task 1: Killed\n", ""),
+    ],
+)
+def test_an_agent_that_has_ended_is_no_lost_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: bool, srun: str, alone: str
+) -> None:
+    """Somebody killed it: the node's slurmd is at work, whatever Slurm says after a ping that it missed."""
+    monkeypatch.setattr(nodes, "slurm_says", lambda node: "MIXED+NOT_RESPONDING")
+    monkeypatch.setattr(nodes, "ANSWER_S", 0.3)
+    slurmd, log = Slurmd(works), tmp_path / "agents.log"
+    log.write_text(srun)
+    seen, now = Nodes(str(log)), time.monotonic()
+    seen.port = slurmd.port
+    seen.heard("127.0.0.1", now - SILENT_S - 1)
+    with slurmd.held:
+        seen._look("127.0.0.1", SILENT_S + 1)
+    assert seen.gone == []
+    lost = seen.lost(now + DEAD_S)
+    assert (lost is None) is works
+    assert [one.why for one in seen.gone_alone()] == ([f"node 127.0.0.1 is watched no more: {alone}"] if alone else [])
+    assert seen.gone_alone() == [] and (seen.silent(now + DEAD_S) is None) is works
+
+
+def test_a_node_without_its_agent_can_still_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at further, though less often."""
+    monkeypatch.setattr(nodes, "slurm_says", lambda node: "DOWN*")
+    seen, now = Nodes(), time.monotonic()
+    seen.heard("a", now - DEAD_S)
+    seen.answering.add("a")
+    seen._leave_alone("a", DEAD_S, "Killed")
+    seen._look("a", DEAD_S)
+    lost = seen.lost(now)
+    assert lost is not None and lost.why == "Slurm says DOWN*"

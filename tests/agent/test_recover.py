@@ -138,6 +138,20 @@ def test_requeues_are_counted_over_the_jobs_life(tmp_path: Path) -> None:
     assert recover.requeues_so_far(str(tmp_path), recover.read_attempts(str(tmp_path))) == 2
 
 
+def test_an_end_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`status` says why nothing follows, and need not wait to see whether something does."""
+    root = job(tmp_path, {"state": "FAILED"})
+    (root / "attempt-0" / "journal").mkdir(parents=True, exist_ok=True)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    given = recover.Given(str(root / "attempt-0"), 0, Limits(0, 1, 3600.0, 0), 0, "")
+    assert recover.main(given) == 0
+    assert capsys.readouterr().out.split()[0] == "end"
+    records = journal.read(str(root / "attempt-0" / "journal" / "job.jsonl"))
+    assert [(item["kind"], item.get("why")) for item in records] == [("no-restart", "no restart was asked for")]
+
+
 def test_the_living_are_those_that_the_head_has_not_lost(tmp_path: Path) -> None:
     """The last clean-up must not wait for a node that never answers."""
     (tmp_path / "journal").mkdir()

@@ -241,3 +241,13 @@ def test_slurms_sigterm_to_the_steps_alone_blames_no_rank() -> None:
     ]
     assert fold.fold(records, 2).first_end is not None
     assert fold.fold([*records, record(10, "term", node="n1")], 2).first_end is None
+
+
+@pytest.mark.parametrize(
+    ("left_s", "why"),
+    [(30.0, "the time limit is near"), (140.0, "the time limit is near"), (600.0, "asked by a warning signal (USR1)")],
+)
+def test_a_warning_long_before_the_limit_was_sent_by_hand(tmp_path: Path, left_s: float, why: str) -> None:
+    """Slurm itself warns so many seconds ahead, and up to a minute early."""
+    own, _ = service(tmp_path, handover_s=60, drain_s=1)
+    assert own._warned_of(left_s) == why

@@ -114,7 +114,42 @@ def test_status_of_a_failed_run(desk: Desk) -> None:
     assert "FAILED" in found.stdout
     assert "rank 5 on node node3 went first" in found.stdout
     assert "| last words" in found.stdout
+    assert "  next       slurm-llm diagnose 20261130-104000-abcd\n" in found.stdout
     assert "slurm-llm logs 20261130-104000-abcd --rank 5" in found.stdout
+
+
+def test_the_older_job_of_a_service_is_called_by_its_id(desk: Desk) -> None:
+    """The run id would show the logs of the newer one."""
+    run = desk.serving().result("FAILED", "x")
+    newer = run.paths.job(8)
+    (newer.root / "attempt-0" / "journal").mkdir(parents=True)
+    text = desk.run("status", "7").stdout
+    assert "slurm-llm diagnose 7\n" in text
+    assert "slurm-llm logs 7\n" in text
+    assert "20261130-104000-abcd" in desk.run("status", "8").stdout.partition("next")[2]
+
+
+def test_wait_says_why_and_what_to_do(desk: Desk) -> None:
+    """A failed start is explained where it is seen: cause, meaning, first remedy, and where to read on."""
+    run = desk.serving().killed(5).result("FAILED", "rank 5 on node node3 went first")
+    value = json.loads(run.job_paths.result(0).read_text())
+    value["diagnosis"] = {
+        "means": "It was killed.",
+        "remedies": ["In any case read `slurm-llm logs RUN --rank N`.", "b"],
+        "rank": 5,
+    }
+    run.job_paths.result(0).write_text(json.dumps(value))
+    run.note("job", 61, "no-restart", why="no restart is left")
+    assert "`slurm-llm logs 20261130-104000-abcd --rank 5`" in desk.run("status").stdout
+    done = desk.run("wait", "7")
+    assert done.exit_code == 8
+    assert [row.removeprefix("error: ") for row in done.stderr.splitlines() if row.startswith("error: ")] == [
+        "job 7 (demo): FAILED: rank 5 on node node3 went first",
+        "why: It was killed.",
+        "do: In any case read `slurm-llm logs 20261130-104000-abcd --rank 5`.",
+        "note: the server is not started again: no restart is left",
+        "next: slurm-llm diagnose 20261130-104000-abcd",
+    ]
 
 
 def test_status_of_a_waiting_run(desk: Desk) -> None:

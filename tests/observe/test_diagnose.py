@@ -46,10 +46,12 @@ def with_logs(run: RunDir) -> RunDir:
 
 
 def test_a_healthy_run_is_well(run: RunDir) -> None:
-    """Nothing is wrong, and that is said with what it rests on."""
+    """Of a model that nobody has asked no more is said than what the head knows, and when it asks."""
     own = diagnosed(with_logs(run.serving()), SlurmState.RUNNING).found
     assert (own.state, own.kind) == ("READY", "none")
-    assert own.cause == "nothing is wrong: 8 of 8 ranks serve, and the model answers"
+    assert own.cause == (
+        "the head has found nothing wrong so far: 8 of 8 ranks serve; it asks the model for an answer every 30 s"
+    )
     assert (own.evidence, own.remedies, own.missing) == ((), (), ())
 
 

@@ -101,7 +101,7 @@ def test_a_running_job_without_a_word_is_starting(tmp_path: Path) -> None:
 
 def test_a_dead_rank_is_named_while_the_job_still_runs(tmp_path: Path) -> None:
     """Who went first is known before the result is."""
-    reason = "rank 5 on node node3 went first: triton_python_b ended: signal SIGKILL, while serving"
+    reason = "rank 5 on node node3 went first: triton_python_backend_stub ended: signal SIGKILL, while serving"
     run = RunDir(tmp_path / "run").serving().killed(5).state(9.5, "FAILED", reason)
     status = judged(run, SlurmState.RUNNING)
     assert status.first is not None
@@ -294,3 +294,55 @@ def test_a_result_says_why_and_what_to_do(tmp_path: Path) -> None:
     status = judged(run, SlurmState.FAILED)
     assert status.why == "Somebody sent it."
     assert status.remedies == (f"Look at `slurm-llm health {status.run_id}`.",)
+
+
+def test_a_hangs_remedy_names_its_rank(tmp_path: Path) -> None:
+    """Nobody has ended first in a hang: the rank is that of the diagnosis."""
+    run = RunDir(tmp_path / "run").serving().result("FAILED", "x")
+    path = run.job_paths.result(0)
+    found = {"means": "m", "remedies": ["See `slurm-llm logs RUN --rank N`."], "rank": 6}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "diagnosis": found}))
+    assert judged(run, SlurmState.FAILED).remedies == ("See `slurm-llm logs 20261130-104000-abcd --rank 6`.",)
+
+
+@pytest.mark.parametrize(
+    ("failed", "result", "slurm", "until"),
+    [
+        (None, False, SlurmState.RUNNING, None),
+        (30.0, False, SlurmState.RUNNING, 30.0),
+        (None, False, SlurmState.NODE_FAIL, 5.0),
+        (30.0, True, SlurmState.PENDING, 30.0),
+        (30.0, True, SlurmState.FAILED, 30.0),
+        (None, True, SlurmState.COMPLETED, 60.0),
+    ],
+)
+def test_how_long_it_served(
+    tmp_path: Path, failed: float | None, result: bool, slurm: SlurmState, until: float | None
+) -> None:
+    """Until the attempt ended, or the head saw it fail; of a job that is gone until its last word."""
+    run = RunDir(tmp_path / "run").serving()
+    if failed is not None:
+        run.state(failed, "FAILED", "x")
+    if result:
+        run.result("FAILED", "x")
+    assert judged(run, slurm).phases.served_until == (None if until is None else T0 + until)
+
+
+def test_a_job_that_was_cancelled_in_the_queue(tmp_path: Path) -> None:
+    """It has had no node and no script; one that had is another matter."""
+    run = RunDir(tmp_path / "run").submitted()
+    assert judged(run, SlurmState.CANCELLED).cause == "cancelled while it waited in the queue"
+    assert "has written nothing" in judged(run, SlurmState.CANCELLED, node_list="node1").cause
+
+
+def test_no_restart_is_left(tmp_path: Path) -> None:
+    """The end is not in doubt any more once the job's script has said so, while Slurm still runs the job."""
+    plan = make_plan(recovery={"restarts": 1})
+    run = RunDir(tmp_path / "run", plan=plan).serving().result("FAILED", "x")
+    assert judged(run, SlurmState.RUNNING).state is RunState.DRAINING
+    run.note("job", 61, "no-restart", why="no restart is left")
+    status = judged(run, SlurmState.RUNNING)
+    assert (status.state, status.notes) == (
+        RunState.FAILED,
+        ("the server is not started again: no restart is left",),
+    )
