@@ -22,7 +22,7 @@ def _site(ranks_per_node: int) -> SiteProfile:
         {
             "schema_version": 1,
             "name": "scale",
-            "partitions": {"all": {"gpus_per_node": ranks_per_node, "cpus_per_node": ranks_per_node}},
+            "partitions": {"all": {"gpus_per_node": ranks_per_node, "cpus": {"per_node": ranks_per_node}}},
             "launcher": {"mpi": "pmix"},
         }
     )
