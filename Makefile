@@ -56,7 +56,7 @@ $(VENV)/triton-2.43/.installed: $(VENV)/.dependencies
 PYTEST = $(BIN)/python -m pytest -q -m '(cluster or rehearsal) and not vllm'
 SECOND = DEVCLUSTER_STATE=/var/lib/slurm_llm/devcluster-second DEVCLUSTER_USER=llm2
 BESIDE := tests/rehearsal tests/agent tests/engines $(patsubst %,tests/cluster/test_%.py, \
-    containers devcluster epilog front image imitation llmapi metrics site_check site_features site_init stages)
+    containers devcluster epilog image imitation metrics site_check site_init)
 test: install $(VENV)/triton-2.43/.installed ## every check and test, on a real Slurm cluster too (needs root)
 	@# Tests that run jobs mostly wait: two streams of them, each on a cluster of its own. The second is told at the end.
 	@told=$$(mktemp); { $(MAKE) --no-print-directory check && $(SECOND) $(PYTEST) $(BESIDE); } >"$$told" 2>&1 & others=$$!; \
