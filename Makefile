@@ -54,12 +54,14 @@ $(VENV)/triton-2.43/.installed: $(VENV)/.dependencies
 	@touch $@
 
 PYTEST = $(BIN)/python -m pytest -q -m '(cluster or rehearsal) and not vllm'
+HEARING = env --default-signal=INT,QUIT
 SECOND = DEVCLUSTER_STATE=/var/lib/slurm_llm/devcluster-second DEVCLUSTER_USER=llm2
 BESIDE := tests/rehearsal tests/agent tests/engines $(patsubst %,tests/cluster/test_%.py, \
     containers devcluster epilog image imitation metrics site_check site_init)
 test: install $(VENV)/triton-2.43/.installed ## every check and test, on a real Slurm cluster too (needs root)
 	@# Tests that run jobs mostly wait: two streams of them, each on a cluster of its own. The second is told at the end.
-	@told=$$(mktemp); { $(MAKE) --no-print-directory check && $(SECOND) $(PYTEST) $(BESIDE); } >"$$told" 2>&1 & others=$$!; \
+	@# (A shell starts what runs beside it deaf to Ctrl-C, which tests send.)
+	@told=$$(mktemp); { $(HEARING) $(MAKE) --no-print-directory check && $(HEARING) $(SECOND) $(PYTEST) $(BESIDE); } >"$$told" 2>&1 & others=$$!; \
 	echo "$(PYTEST)"; $(PYTEST) $(BESIDE:%=--ignore=%); status=$$?; \
 	wait $$others || status=$$?; cat "$$told"; rm -f "$$told"; exit $$status
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# A loaded machine is no fault: hypothesis' own limit for an example is off.
-settings.register_profile("slurm_llm", deadline=None)
+# A loaded machine is no fault: hypothesis' own limits of time are off.
+settings.register_profile("slurm_llm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("slurm_llm")
 
 

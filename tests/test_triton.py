@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -83,8 +84,10 @@ def test_an_interrupt_cancels_the_request() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     def late() -> Iterator[bytes]:
-        while len(server.asked) < 2:
+        deadline = time.monotonic() + 30
+        while len(server.asked) < 2 and time.monotonic() < deadline:
             yield b" "
+            time.sleep(0.01)
         yield b'{"text_output": ""}'
 
     with serve(answer) as server, pytest.raises(KeyboardInterrupt):

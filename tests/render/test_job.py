@@ -113,10 +113,13 @@ def test_a_full_disk_does_not_keep_the_job_from_its_end(job: Job) -> None:
 
 def test_the_preflight_ends_with_a_node_that_is_lost(job: Job) -> None:
     """HUP is the head's word for that: srun would wait for the node."""
-    script = job.start({"STUCK": "1"})
+    script, deadline = job.start({"STUCK": "1"}), time.monotonic() + 60
     await_true((job.folder / "agents").exists)
     await_true(lambda: (job.attempt / "preflight.log").exists())
-    script.send_signal(signal.SIGHUP)
+    # The script may not have noted yet whom to end.
+    while script.poll() is None and time.monotonic() < deadline:
+        script.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
     assert script.wait(60) == 1
     assert "finish" in job.kinds()
 
