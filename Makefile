@@ -61,7 +61,8 @@ BESIDE := tests/rehearsal tests/agent tests/engines $(patsubst %,tests/cluster/t
 test: install $(VENV)/triton-2.43/.installed ## every check and test, on a real Slurm cluster too (needs root)
 	@# Tests that run jobs mostly wait: two streams of them, each on a cluster of its own. The second is told at the end.
 	@# (A shell starts what runs beside it deaf to Ctrl-C, which tests send.)
-	@told=$$(mktemp); { $(HEARING) $(MAKE) --no-print-directory check && $(HEARING) $(SECOND) $(PYTEST) $(BESIDE); } >"$$told" 2>&1 & others=$$!; \
+	@told=$$(mktemp); { $(HEARING) $(MAKE) --no-print-directory check; first=$$?; \
+	    $(HEARING) $(SECOND) $(PYTEST) $(BESIDE) && (exit $$first); } >"$$told" 2>&1 & others=$$!; \
 	echo "$(PYTEST)"; $(PYTEST) $(BESIDE:%=--ignore=%); status=$$?; \
 	wait $$others || status=$$?; cat "$$told"; rm -f "$$told"; exit $$status
 

@@ -69,7 +69,8 @@ class Job:
             path.write_text(text)
         around = {"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "STAND": str(self.folder), "SLURM_JOB_ID": "77"}
         around |= {"SLURMD_NODENAME": "n1", "SLURM_JOB_NODELIST": "n1", **(env or {})}
-        script = ["bash", "-c", 'SCRIPT=$$ exec bash "$0"', str(self.run_dir / "job.sub")]
+        # Slurm starts it with no signal ignored, whatever these tests were started with.
+        script = ["env", "--default-signal", "bash", "-c", 'SCRIPT=$$ exec bash "$0"', str(self.run_dir / "job.sub")]
         with (self.folder / "out").open("w") as out:
             self.script = subprocess.Popen(script, env=around, stdout=out, stderr=out, text=True)
         return self.script
