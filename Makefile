@@ -57,7 +57,7 @@ PYTEST = $(BIN)/python -m pytest -q -m '(cluster or rehearsal) and not vllm'
 HEARING = env --default-signal=INT,QUIT
 SECOND = DEVCLUSTER_STATE=/var/lib/slurm_llm/devcluster-second DEVCLUSTER_USER=llm2
 BESIDE := tests/rehearsal tests/agent tests/engines $(patsubst %,tests/cluster/test_%.py, \
-    containers devcluster epilog image imitation metrics site_check site_init)
+    containers devcluster epilog front image imitation metrics site_check site_features site_init stages)
 test: install $(VENV)/triton-2.43/.installed ## every check and test, on a real Slurm cluster too (needs root)
 	@# Tests that run jobs mostly wait: two streams of them, each on a cluster of its own. The second is told at the end.
 	@# (A shell starts what runs beside it deaf to Ctrl-C, which tests send.)
