@@ -53,16 +53,16 @@ $(VENV)/triton-2.43/.installed: $(VENV)/.dependencies
 	@umask 022 && $(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/triton-2.43 nvidia-pytriton==0.5.3
 	@touch $@
 
-PYTEST = $(BIN)/python -m pytest -q -m '(cluster or rehearsal) and not vllm'
-HEARING = env --default-signal=INT,QUIT
+# Tests send Ctrl-C, to which a shell makes deaf what it runs beside itself.
+HEARING = env --default-signal=INT,QUIT,HUP
+PYTEST = $(HEARING) $(BIN)/python -m pytest -q -m '(cluster or rehearsal) and not vllm'
 SECOND = DEVCLUSTER_STATE=/var/lib/slurm_llm/devcluster-second DEVCLUSTER_USER=llm2
 BESIDE := tests/rehearsal tests/agent tests/engines $(patsubst %,tests/cluster/test_%.py, \
     containers devcluster epilog front image imitation metrics site_check site_features site_init stages)
 test: install $(VENV)/triton-2.43/.installed ## every check and test, on a real Slurm cluster too (needs root)
 	@# Tests that run jobs mostly wait: two streams of them, each on a cluster of its own. The second is told at the end.
-	@# (A shell starts what runs beside it deaf to Ctrl-C, which tests send.)
 	@told=$$(mktemp); { $(HEARING) $(MAKE) --no-print-directory check; first=$$?; \
-	    $(HEARING) $(SECOND) $(PYTEST) $(BESIDE) && (exit $$first); } >"$$told" 2>&1 & others=$$!; \
+	    $(SECOND) $(PYTEST) $(BESIDE) && (exit $$first); } >"$$told" 2>&1 & others=$$!; \
 	echo "$(PYTEST)"; $(PYTEST) $(BESIDE:%=--ignore=%); status=$$?; \
 	wait $$others || status=$$?; cat "$$told"; rm -f "$$told"; exit $$status
 
@@ -78,7 +78,7 @@ $(VLLM_VENV)/.installed: tests/vllm/requirements.txt tests/vllm/requirements-alo
 	@touch $@
 
 test-vllm: install $(VLLM_VENV)/.installed ## a real vLLM under a real Triton on a real Slurm cluster (needs root)
-	VLLM_VENV=$(VLLM_VENV) $(BIN)/python -m pytest -q -m vllm tests/vllm
+	VLLM_VENV=$(VLLM_VENV) $(HEARING) $(BIN)/python -m pytest -q -m vllm tests/vllm
 
 check: install ## everything that starts no job and needs no root
 	@$(MAKE) --no-print-directory lint
