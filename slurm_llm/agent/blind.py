@@ -5,9 +5,10 @@ ranks' own wrappers.
 """
 
 import time
-from typing import Dict, List, Tuple
+from typing import Dict, Iterable, List
 
 from .journal import Record
+from .known import Known
 
 REMEDY = "The run goes on; what happens to a rank on that node is only seen from afar until it is started anew."
 
@@ -51,13 +52,13 @@ def hedged(records: List[Record], node: str, ranks: List[int], first: str) -> st
     return (what + "; the first that was seen: %s") % (node, moment, whose, first)
 
 
-def warnings(records: List[Record]) -> List[Tuple[str, str, str, str, str, int]]:
-    """Return what is to be told of nodes that nobody watches: id, meaning, remedy, source, where, how often."""
+def warnings(records: List[Record]) -> List[Known]:
+    """Return what is to be told of nodes that nobody watches."""
     texts = [str(item.get("text", "")) for item in records if item["kind"] == "unwatched"]
-    return [("agent-ended", text, REMEDY, "", "journal/head.jsonl", 1) for text in texts]
+    return [Known("agent-ended", text, REMEDY, "", "journal/head.jsonl", 1) for text in texts]
 
 
-def spans(numbers: List[int]) -> str:
+def spans(numbers: Iterable[int]) -> str:
     """Return numbers in short, such as `0-3,7`."""
     found: List[List[int]] = []
     for number in sorted(numbers):

@@ -5,23 +5,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from . import blind, clues, fold, known, reading, xids
 from .causes import advice, stop_advice
 from .clues import Case, Evidence, Finding
+from .known import Known as Known
 from .verdicts import Material as Material
 from .verdicts import SlurmWords as SlurmWords
 from .verdicts import judge
 
 MOST_EVIDENCE = 8
 MOST_KNOWN = 3
-
-
-class Known(NamedTuple):
-    """A known error that explains the cause."""
-
-    id: str
-    means: str
-    remedy: str
-    source: str
-    where: str
-    times: int
 
 
 class Victims(NamedTuple):
@@ -104,13 +94,13 @@ def _with_gpus(found: Diagnosis, case: Case) -> Diagnosis:
     """Return the diagnosis with what the node agents and the preflight have heard of GPUs."""
     own = xids.blame(case.records, found.kind, found.cause, found.rank, found.node, found.at)
     more = xids.warnings(case.records, None if own is None else own.fault)
-    found = found._replace(warnings=found.warnings + tuple(Known(*one) for one in more))
+    found = found._replace(warnings=found.warnings + tuple(more))
     if own is None:
         return found
     found = found._replace(
         cause=own.cause,
         evidence=(Evidence(own.told.where, own.fault.describe()),) + found.evidence[: MOST_EVIDENCE - 1],
-        known=(Known(*own.told),) + found.known[: MOST_KNOWN - 1],
+        known=(own.told,) + found.known[: MOST_KNOWN - 1],
     )
     if not own.broken:
         return found._replace(remedies=found.remedies + (own.told.remedy,))
@@ -131,9 +121,7 @@ def _warnings(case: Case) -> Tuple[Known, ...]:
     for match in case.matches(known.WARNING) + (case.matches(known.FATAL) if serves else []):
         if match.id not in most or match.times > most[match.id].times:
             most[match.id] = match
-    return tuple(_known(case, match) for match in most.values()) + tuple(
-        Known(*told) for told in blind.warnings(case.records)
-    )
+    return tuple(_known(case, match) for match in most.values()) + tuple(blind.warnings(case.records))
 
 
 def _victims(case: Case, finding: Finding, over: bool) -> Tuple[Victims, ...]:

@@ -27,6 +27,17 @@ class Entry(NamedTuple):
     weak: bool
 
 
+class Known(NamedTuple):
+    """A known error as a diagnosis tells of it: what it means, what to do, a source, where it stands, how often."""
+
+    id: str
+    means: str
+    remedy: str
+    source: str
+    where: str
+    times: int
+
+
 SIGNS = {
     "node-failure": r"srun: error: Node failure on \S+|DUE TO NODE FAILURE",
     "slurm-memory-limit": r"exceeded memory limit \(\d+ ?> ?\d+\), (?:being killed|cancelling it)",

@@ -3,6 +3,7 @@
 from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from .journal import Record
+from .known import Known
 
 SOURCE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 SOURCE_NVML = "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html"
@@ -140,17 +141,6 @@ def _fault(item: Record) -> Fault:
     )
 
 
-class Told(NamedTuple):
-    """A GPU's error as a diagnosis tells of it: an id, what it means, what to do, a source, where it stands."""
-
-    id: str
-    means: str
-    remedy: str
-    source: str
-    where: str
-    times: int
-
-
 class Blame(NamedTuple):
     """What a GPU's error makes of a diagnosis; `broken` when it is the first cause."""
 
@@ -159,7 +149,7 @@ class Blame(NamedTuple):
     cause: str
     rank: Optional[int]
     node: Optional[str]
-    told: Told
+    told: Known
 
 
 _PATIENT = ("hang", "not-ready")
@@ -184,20 +174,20 @@ def blame(
     return Blame(own, True, "%s; then %s" % (own.describe(), cause), mine, own.node, told(own))
 
 
-def told(own: Fault) -> Told:
+def told(own: Fault) -> Known:
     """Return what a diagnosis tells of an error."""
     name = "gpu-lost" if own.xid is None else "xid-%d" % own.xid
-    return Told(name, own.describe(), own.remedy(), SOURCE, "journal/%s.jsonl" % own.node, 1)
+    return Known(name, own.describe(), own.remedy(), SOURCE, "journal/%s.jsonl" % own.node, 1)
 
 
-def warnings(records: List[Record], blamed: Optional[Fault]) -> List[Told]:
+def warnings(records: List[Record], blamed: Optional[Fault]) -> List[Known]:
     """Return what else there is to tell of GPUs: other errors, and those that were in use before the start."""
     found = [told(own) for own in faults(records) if own != blamed and (own.whose != EFFECT or blamed is None)]
     for item in records:
         for text in item.get("busy", ()) if item["kind"] == "sees" else ():
             node = item.get("node", "?")
             remedy = "Ask who computes on node %s beside the job; the admins can end what is left of other jobs." % node
-            found.append(Told("gpu-in-use", "node %s: %s" % (node, text), remedy, SOURCE_NVML, "preflight.log", 1))
+            found.append(Known("gpu-in-use", "node %s: %s" % (node, text), remedy, SOURCE_NVML, "preflight.log", 1))
     return found
 
 

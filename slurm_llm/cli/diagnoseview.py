@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from slurm_llm.agent.blind import spans
 from slurm_llm.agent.causes import filled
 from slurm_llm.cli.text import TIE, state_text, tied
 from slurm_llm.observe.text import clean
@@ -135,14 +136,7 @@ def _victims(own: Victims) -> str:
 
 def _ranks(ranks: Sequence[int]) -> str:
     """Return `ranks 0-4,6`."""
-    parts: list[list[int]] = []
-    for rank in sorted(ranks):
-        if parts and parts[-1][-1] == rank - 1:
-            parts[-1].append(rank)
-        else:
-            parts.append([rank])
-    text = ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
-    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"
+    return f"rank{'' if len(ranks) == 1 else 's'} {spans(ranks)}"
 
 
 def _warning(own: Known) -> str:
