@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from slurm_llm import __version__, containers
@@ -127,8 +127,10 @@ def make_job(
     if around is None:
         plan = build_plan(spec, site.profile, version)
     else:
-        plan = build_plan(spec, site.profile, version, partial(known_there, spec, site, around.environ))
-        plan = _inspected(plan, spec, site, around) if inspect else plan
+        # Planning and inspection ask for the same; it is a file.
+        known = cache(partial(known_there, spec, site, around.environ))
+        plan = build_plan(spec, site.profile, version, known)
+        plan = _inspected(plan, spec, site, around, known(plan.container)) if inspect else plan
     return Job(spec, site, plan, original if original != spec.engine else None, launch)
 
 
@@ -144,7 +146,7 @@ def known_there(spec: JobSpec, site: Site, environ: Mapping[str, str], container
     return None if facts is None else known_of(facts, spec.engine)
 
 
-def _inspected(plan: Plan, spec: JobSpec, site: Site, around: Surroundings) -> Plan:
+def _inspected(plan: Plan, spec: JobSpec, site: Site, around: Surroundings, known: Known | None) -> Plan:
     """Return the plan with what the engine finds in its model's files, as far as this machine has them.
 
     Raises:
@@ -154,14 +156,12 @@ def _inspected(plan: Plan, spec: JobSpec, site: Site, around: Surroundings) -> P
     mounts = None if plan.container is None else _mounts(plan.container, around.environ)
     files = ModelFiles(around.environ, around.cwd, mounts)
     gpu = site.profile.for_partition(name := site.profile.partition_name(spec.partition)).partitions[name].gpu
-    own = plan.allocation
-    per_node = own.ranks_per_node * own.gpus_per_rank // own.instances_per_node
     if plan.container is not None and plan.container.image:
         # The site's own image, or what its alias stands for.
         image = (spec.container or Container()).model_copy(update={"image": plan.container.image})
         spec = spec.model_copy(update={"container": image})
-    known = known_there(spec, site, around.environ, plan.container)
-    found = engine.inspect(spec, plan.sizes, files, Gpu(gpu.memory_gb, gpu.model, per_node), known)
+    own = Gpu(gpu.memory_gb, gpu.model, plan.allocation.instance_gpus_per_node)
+    found = engine.inspect(spec, plan.sizes, files, own, known)
     if found.problems:
         raise PlanError(found.problems)
     read = () if known is None else (("arguments", f"as read in {known.place}"),)

@@ -16,23 +16,22 @@ class Launch:
     """How an engine's ranks start.
 
     With `rank_per_gpu` each GPU has a rank of its own; else one rank a node holds all GPUs of the instance there.
-    `needs_mpi`: the ranks form an MPI world. `one_node`: an instance cannot go beyond a node. `workers_serve`: ranks
-    above 0 run a tritonserver too. `gpus`: how many an instance takes, where that is not its world size.
+    `needs_mpi`: the ranks form an MPI world. `one_node`: an instance cannot go beyond a node. `gpus`: how
+    many an instance takes, where that is not its world size.
     """
 
     name: str
     rank_per_gpu: bool = True
     needs_mpi: bool = True
     one_node: bool = False
-    workers_serve: bool = True
     gpus: int | None = None
 
 
 LEADER = Launch("leader")
-LLMAPI_LAUNCH = Launch("llmapi_launch", workers_serve=False)
+LLMAPI_LAUNCH = Launch("llmapi_launch")
 ORCHESTRATOR = Launch("orchestrator", rank_per_gpu=False, one_node=True)
 SINGLE = Launch("single", rank_per_gpu=False, needs_mpi=False, one_node=True)
-RAY = Launch("ray", rank_per_gpu=False, needs_mpi=False, workers_serve=False)
+RAY = Launch("ray", rank_per_gpu=False, needs_mpi=False)
 
 
 @dataclass(frozen=True)

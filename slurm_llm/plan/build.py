@@ -13,7 +13,7 @@ from slurm_llm.engines import find_engine
 from slurm_llm.engines.types import Engine, Known, Launch, SiteServer
 from slurm_llm.errors import PlanError, Problem
 from slurm_llm.plan.allocation import build_allocation
-from slurm_llm.plan.checks import check_engine, check_partition, check_site, choose_partition
+from slurm_llm.plan.checks import check_launch, check_partition, check_site, choose_partition
 from slurm_llm.plan.environment import build_environment, build_master, build_modules, build_ulimits
 from slurm_llm.plan.front import plan_balancer, plan_frontend
 from slurm_llm.plan.layout import Layout, build_layout, build_sizes
@@ -187,10 +187,11 @@ def _decide(spec: JobSpec, whole: SiteProfile, version: SlurmVersion | None, kno
     in_container: list[Problem] = []
     container = plan_container(spec, site, gpus, names, in_container)
     image = None if container is None else container.image
-    problems += check_engine(spec, site, engine, sizes, image, known(container))
+    launch = engine.launch(spec, sizes)
+    problems += engine.check(spec, sizes, image, known(container))
+    problems += check_launch(spec, site, launch)
     problems += check_site(spec, site)
     problems += check_forbidden(spec, site)
-    launch = engine.launch(spec, sizes)
     shares = version is None or version.overlap_shares_gres
     layout = None if partition is None else build_layout(spec, sizes, partition, launch, problems, shares)
     layout = with_spares(layout, spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from slurm_llm.engines.types import Engine, Known
+from slurm_llm.engines.types import Launch
 from slurm_llm.errors import Problem, did_you_mean
 from slurm_llm.plan.allocation import takes_whole_nodes
 from slurm_llm.plan.layout import Layout, cpus_per_rank
@@ -13,7 +13,6 @@ from slurm_llm.plan.timelimits import check_time
 from slurm_llm.sites.profile import Partition, SiteProfile
 from slurm_llm.slurm.versions import SlurmVersion
 from slurm_llm.spec import JobSpec
-from slurm_llm.topology import ParallelSizes
 
 PORTS_PER_JOB = 3
 
@@ -29,12 +28,10 @@ def choose_partition(spec: JobSpec, site: SiteProfile, problems: list[Problem]) 
     return None
 
 
-def check_engine(
-    spec: JobSpec, site: SiteProfile, engine: Engine, sizes: ParallelSizes, image: str | None, known: Known | None
-) -> list[Problem]:
-    """Return what is wrong with the engine's own arguments, and what the site lacks for its launch."""
-    problems = engine.check(spec, sizes, image, known)
-    launcher, launch = site.launcher, engine.launch(spec, sizes)
+def check_launch(spec: JobSpec, site: SiteProfile, launch: Launch) -> list[Problem]:
+    """Return what the site lacks for the launch."""
+    problems: list[Problem] = []
+    launcher = site.launcher
     if launch.needs_mpi and launcher.mpi is None and launcher.by_srun:
         what = f"site {site.name} names no MPI type, and the {launch.name} launch forms an MPI world"
         todo = "set launcher.mpi in the profile (see `srun --mpi=list`)"

@@ -123,7 +123,7 @@ def world_step(plan: Plan, run_dir: str, instance: InstancePlan | None = None) -
 def _launcher(plan: Plan, run_dir: str, instance: InstancePlan | None) -> tuple[str, ...]:
     own = plan.allocation
     nodes = own.nodes if instance is None else instance.nodes
-    each = own.ranks_per_node if instance is None else own.ranks_per_node // own.instances_per_node
+    each = own.ranks_per_node if instance is None else own.instance_ranks_per_node
     apart = instance is not None and own.instances_per_node > 1 and not own.spare_nodes
     if not plan.step.by_srun:
         numbers = {
@@ -138,7 +138,7 @@ def _launcher(plan: Plan, run_dir: str, instance: InstancePlan | None) -> tuple[
         f"--ntasks={nodes * each}",
         f"--ntasks-per-node={each}",
         *(() if own.cpu_style == "none" and not apart else (f"--cpus-per-task={own.cpus_per_rank}",)),
-        *_step_gpus(own, each * own.gpus_per_rank if apart else own.gpus.per_node),
+        *_step_gpus(own, own.instance_gpus_per_node if apart else own.gpus.per_node),
         "--distribution=block",
         "--kill-on-bad-exit=1",
         f"--wait={plan.step.wait_s}",

@@ -97,7 +97,17 @@ class Allocation:
         by_slurm = not self.spare_nodes and self.gpus.step != "none"
         if self.instances_per_node == 1 or not self.gpus.present or by_slurm:
             return 0
-        return self.ranks_per_node // self.instances_per_node * self.gpus_per_rank
+        return self.instance_gpus_per_node
+
+    @property
+    def instance_ranks_per_node(self) -> int:
+        """Ranks of one instance on each of its nodes."""
+        return self.ranks_per_node // self.instances_per_node
+
+    @property
+    def instance_gpus_per_node(self) -> int:
+        """GPUs of one instance on each of its nodes."""
+        return self.instance_ranks_per_node * self.gpus_per_rank
 
     @property
     def asked_nodes(self) -> int:
