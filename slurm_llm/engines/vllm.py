@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
+from slurm_llm.engines.arguments import log_arguments
 from slurm_llm.engines.types import RAY, SINGLE, Engine, Launch, ProbePlan, RepositoryFile, ServerPlan, SiteServer
 from slurm_llm.engines.vllm_checks import (
     GPU_IDS,
@@ -84,7 +85,6 @@ def config_pbtxt(name: str, parameters: Mapping[str, str]) -> str:
 
 def _server(spec: JobSpec, sizes: ParallelSizes, site: SiteServer) -> ServerPlan:
     name = spec.triton.model_name or DEFAULT_MODEL_NAME
-    log = (f"--log-verbose={spec.triton.log_verbose}",) if spec.triton.log_verbose else ()
     # The health check unloads the model, which only explicit control allows.
     checked = is_on(spec, HEALTH_CHECK)
     control = ("--model-control-mode=explicit", f"--load-model={name}") if checked else ()
@@ -97,7 +97,7 @@ def _server(spec: JobSpec, sizes: ParallelSizes, site: SiteServer) -> ServerPlan
     return ServerPlan(
         model_name=name,
         # Never --disable-auto-complete-config: the backend adds its inputs and outputs to the configuration.
-        arguments=(*control, *log, *spec.triton.extra_args),
+        arguments=(*control, *log_arguments(spec), *spec.triton.extra_args),
         worker_arguments=(),
         home=site.home,
         exit_timeout_s=site.exit_timeout_s,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
+from slurm_llm.engines.configs import read_object
 from slurm_llm.engines.memory import Budget, fit
 from slurm_llm.engines.types import Findings, Gpu, Known, Look
 from slurm_llm.engines.vllm_checks import LORA
@@ -35,7 +35,7 @@ def inspect(spec: JobSpec, sizes: ParallelSizes, look: Look, gpu: Gpu, _known: K
         return Findings(tuple(problems))
     if not spec.engine_args.get("tokenizer") and not spec.engine_args.get("skip_tokenizer_init"):
         problems += _find_tokenizer(folder, names)
-    problems += _find_misfits(spec, sizes, _mapping(look.text(f"{folder}/config.json")))
+    problems += _find_misfits(spec, sizes, (read_object(look.text(f"{folder}/config.json")) or {}))
     room = _fit(spec, sizes, look, gpu)
     return Findings((*problems, *room.problems), room.warnings, room.facts)
 
@@ -103,16 +103,8 @@ def _find_adapters(spec: JobSpec, look: Look) -> list[Problem]:
         names = look.names(str(path))
         if names is not None and "adapter_config.json" not in names:
             problems.append(Problem(where, f"{path} has no adapter_config.json", "a LoRA adapter", "correct the path"))
-        rank = _mapping(look.text(f"{path}/adapter_config.json")).get("r")
+        rank = (read_object(look.text(f"{path}/adapter_config.json")) or {}).get("r")
         if isinstance(rank, int) and isinstance(most, int) and rank > most:
             todo = f"set engine_args.max_lora_rank to {rank} or more"
             problems.append(Problem(where, f"its rank is {rank}", f"at most {most}", todo))
     return problems
-
-
-def _mapping(text: str | None) -> Mapping[str, object]:
-    try:
-        value = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from slurm_llm.engines.configs import read_object, section, text_at
 from slurm_llm.engines.types import Look
 from slurm_llm.errors import Problem
 from slurm_llm.fields import MOST_LONG
@@ -50,10 +50,10 @@ class ModelFacts:
 def read_model(look: Look, model: str) -> ModelFacts | None:
     """Return the sizes of `model`, a path or a Hugging Face id in the user's cache; None: not readable here."""
     folder = look.folder(model)
-    config = None if folder is None else _mapping(look.text(f"{folder}/config.json"))
+    config = None if folder is None else read_object(look.text(f"{folder}/config.json"))
     if folder is None or config is None:
         return None
-    quantized = _mapping(look.text(f"{folder}/hf_quant_config.json")) or {}
+    quantized = read_object(look.text(f"{folder}/hf_quant_config.json")) or {}
     stored = _stored(look, folder)
     return facts_of(config, stored, quantized)
 
@@ -91,7 +91,7 @@ def facts_of(
         tables=1 if inner.get("tie_word_embeddings") is True else 2,
         attention_bytes=int(attention * each),
         max_positions=_number(inner, "max_position_embeddings") or None,
-        kv_algo=_text(_inner(quantized or {}, "quantization"), "kv_cache_quant_algo"),
+        kv_algo=text_at(section(quantized or {}, "quantization"), "kv_cache_quant_algo"),
     )
 
 
@@ -103,8 +103,8 @@ def missing_files(look: Look, model: str) -> list[Problem]:
     names = None if folder is None else look.names(folder)
     if folder is None or names is None:
         return []
-    index = _mapping(look.text(f"{folder}/{INDEX}")) or {}
-    listed = {str(name) for name in _inner(index, "weight_map").values()}
+    index = read_object(look.text(f"{folder}/{INDEX}")) or {}
+    listed = {str(name) for name in section(index, "weight_map").values()}
     absent = sorted(listed - set(names))
     if not absent:
         return []
@@ -116,8 +116,8 @@ def missing_files(look: Look, model: str) -> list[Problem]:
 
 def _stored(look: Look, folder: str) -> tuple[int, str] | None:
     """Return the bytes of the weights in `folder` and what says so."""
-    index = _mapping(look.text(f"{folder}/{INDEX}"))
-    total = _number(_inner(index or {}, "metadata"), "total_size")
+    index = read_object(look.text(f"{folder}/{INDEX}"))
+    total = _number(section(index or {}, "metadata"), "total_size")
     if total:
         return total, INDEX
     names = look.names(folder) or ()
@@ -195,9 +195,9 @@ class _Shape:
 
 
 def _bytes_per_value(config: Mapping[str, object], quantized: Mapping[str, object]) -> float:
-    algorithm = (_text(_inner(quantized, "quantization"), "quant_algo") or "").lower()
-    own = _inner(config, "quantization_config")
-    method = (_text(own, "quant_method") or "").lower()
+    algorithm = (text_at(section(quantized, "quantization"), "quant_algo") or "").lower()
+    own = section(config, "quantization_config")
+    method = (text_at(own, "quant_method") or "").lower()
     bits = _number(own, "bits", "w_bit")
     for word in (algorithm, method):
         for name in ("nvfp4", "fp8"):
@@ -207,21 +207,8 @@ def _bytes_per_value(config: Mapping[str, object], quantized: Mapping[str, objec
             return _BYTES["nvfp4"]
     if bits:
         return bits / 8 * 1.05
-    kind = _text(config, "torch_dtype") or _text(config, "dtype") or "bfloat16"
+    kind = text_at(config, "torch_dtype") or text_at(config, "dtype") or "bfloat16"
     return _BYTES.get(kind.removeprefix("torch."), 2.0)
-
-
-def _mapping(text: str | None) -> dict[str, object] | None:
-    try:
-        value = json.loads(text or "")
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _inner(config: Mapping[str, object], name: str) -> dict[str, object]:
-    value = config.get(name)
-    return value if isinstance(value, dict) else {}
 
 
 def _number(config: Mapping[str, object], *names: str) -> int:
@@ -231,8 +218,3 @@ def _number(config: Mapping[str, object], *names: str) -> int:
         if isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= MOST_LONG:
             return int(value)
     return 0
-
-
-def _text(config: Mapping[str, object], name: str) -> str | None:
-    value = config.get(name)
-    return value if isinstance(value, str) else None
