@@ -53,22 +53,36 @@ class Target:
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
+def _begun(plan: Plan, target: Target) -> tuple[Plan, jinja2.Environment, dict[str, object]]:
+    """Return what every rendering begins with: the plan with its paths expanded, templates, and their variables.
+
+    Raises:
+        InputError: a variable in a path that is not set.
+    """
+    plan = _expanded(plan, target.environ)
+    shared = _shared_variables(plan, target.python)
+    common = {"plan": plan, "python": target.python, "version": __version__, **shared}
+    return plan, _environment(plan.templates), common
+
+
+def _agent_files() -> dict[str, str]:
+    return {f"{AGENT}/{name}": text for name, text in agent_files().items()}
+
+
 def render(plan: Plan, target: Target) -> dict[str, str]:
     """Return path (relative to the run directory) → text of every file that depends on the plan.
 
     Raises:
         InputError: the run directory's path cannot be written into a script.
     """
-    plan = _expanded(plan, target.environ)
-    templates = _environment(plan.templates)
-    common = {"plan": plan, "python": target.python, "version": __version__, **_shared_variables(plan, target.python)}
+    plan, templates, common = _begun(plan, target)
     files = {
         JOB_SCRIPT: _filled(templates, "job.sub.j2", **common, **_job_variables(plan, target)),
         RANK_SCRIPT: _filled(templates, "rank.sh.j2", **common, **_rank_variables(plan, target)),
         PLAN: plan_to_json(plan),
     }
     files.update(_container_files(plan, target, templates, common))
-    files.update({f"{AGENT}/{name}": text for name, text in agent_files().items()})
+    files.update(_agent_files())
     files[f"{AGENT}/{KNOWN_ERRORS}"] = json.dumps(load_known_errors(), indent=0) + "\n"
     files.update({f"{REPOSITORY}/{path}": text for path, text in _repository(plan, templates).items()})
     if plan.server.image_files:
@@ -82,15 +96,13 @@ def render_probe(plan: Plan, target: Target) -> dict[str, str]:
     Raises:
         InputError: as `render`.
     """
-    plan = _expanded(plan, target.environ)
-    templates = _environment(plan.templates)
-    common = {"plan": plan, "python": target.python, "version": __version__, **_shared_variables(plan, target.python)}
+    plan, templates, common = _begun(plan, target)
     files = {
         PROBE_SCRIPT: _filled(templates, "probe.sub.j2", **common, **_job_variables(plan, target)),
         PROBE_RANK_SCRIPT: _filled(templates, "probe-rank.sh.j2", **common),
     }
     files.update(_container_files(plan, target, templates, common))
-    files.update({f"{AGENT}/{name}": text for name, text in agent_files().items()})
+    files.update(_agent_files())
     return files
 
 
@@ -100,16 +112,14 @@ def render_image(plan: Plan, target: Target) -> dict[str, str]:
     Raises:
         InputError: as `render`.
     """
-    plan = _expanded(plan, target.environ)
-    templates = _environment(plan.templates)
-    common = {"plan": plan, "python": target.python, "version": __version__, **_shared_variables(plan, target.python)}
+    plan, templates, common = _begun(plan, target)
     homes = [home for home in (plan.server.home, OPT_TRITON) if home]
     files = {
         IMAGE_SCRIPT: _filled(templates, "image.sub.j2", **common, **_job_variables(plan, target)),
         IMAGE_LOOK_SCRIPT: _filled(templates, "image-look.sh.j2", **common, found=IMAGE_FOUND, homes=homes),
     }
     files.update(_container_files(plan, target, templates, common))
-    files.update({f"{AGENT}/{name}": text for name, text in agent_files().items()})
+    files.update(_agent_files())
     return files
 
 
@@ -130,9 +140,8 @@ def render_stage(plan: Plan, target: Target) -> RenderedStage:
     Raises:
         InputError: as `render`.
     """
-    plan, run_dir = _expanded(plan, target.environ), str(target.run_dir)
-    templates = _environment(plan.templates)
-    common = {"plan": plan, "python": target.python, "version": __version__, **_shared_variables(plan, target.python)}
+    plan, templates, common = _begun(plan, target)
+    run_dir = str(target.run_dir)
     own = {"module_commands": _module_commands(plan.modules), "job_options": JOB_OPTIONS}
     enter: tuple[str, ...] = ()
     if plan.container is not None:

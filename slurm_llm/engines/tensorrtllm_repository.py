@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from slurm_llm.agent.image import MODEL_FOLDERS
 from slurm_llm.engines.tensorrtllm_arguments import Arguments, LlmModel
 from slurm_llm.engines.tensorrtllm_parameters import (
     BLS,
@@ -20,9 +21,6 @@ from slurm_llm.engines.tensorrtllm_parameters import (
     Version,
 )
 from slurm_llm.engines.types import ImageFile, RepositoryFile
-
-IMAGE_PLACES = ("/app/all_models", "/app/tensorrt_llm/triton_backend/all_models")
-"""Where images hold the templates: README.md from v0.17.0 on, and the tree that an image may be built from."""
 
 CHECKOUT_PLACES = ("/all_models", "/triton_backend/all_models", "/tensorrt_llm/triton_backend/all_models", "")
 """Below a path that the spec names: a checkout of tensorrtllm_backend (until 0.19), of TensorRT-LLM (from 0.19 on), one
@@ -90,7 +88,7 @@ class _Maker:
         self.arguments = arguments
         self.version = version
         named = arguments.templates
-        self.places = IMAGE_PLACES if named is None else tuple(named.rstrip("/") + each for each in CHECKOUT_PLACES)
+        self.places = MODEL_FOLDERS if named is None else tuple(named.rstrip("/") + each for each in CHECKOUT_PLACES)
 
     def section(self, model: str, kind: str = TEXT, name: str | None = None, **other: str) -> list[ImageFile]:
         """Return configuration and code of one model, as `name` with `other` values where it is a further copy."""

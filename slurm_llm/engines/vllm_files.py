@@ -35,7 +35,7 @@ def inspect(spec: JobSpec, sizes: ParallelSizes, look: Look, gpu: Gpu, _known: K
         return Findings(tuple(problems))
     if not spec.engine_args.get("tokenizer") and not spec.engine_args.get("skip_tokenizer_init"):
         problems += _find_tokenizer(folder, names)
-    problems += _find_misfits(spec, sizes, (read_object(look.text(f"{folder}/config.json")) or {}))
+    problems += _find_misfits(spec, sizes, read_object(look.text(f"{folder}/config.json")) or {})
     room = _fit(spec, sizes, look, gpu)
     return Findings((*problems, *room.problems), room.warnings, room.facts)
 

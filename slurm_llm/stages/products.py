@@ -15,10 +15,10 @@ from enum import Enum
 from pathlib import Path
 
 from slurm_llm import __version__
+from slurm_llm.engines.weights import INDEX
 from slurm_llm.stages.recipe import FILE, HUB, STORE, Product, Recipe
 
 SCHEMA = 1
-INDEX = "model.safetensors.index.json"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz", ".nemo")
 READ_WHOLE = 1 << 20
 """Bytes: smaller files go into a folder's digest with their contents, larger ones with their size."""
