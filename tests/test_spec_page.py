@@ -13,10 +13,11 @@ from pydantic.fields import FieldInfo
 from slurm_llm.engines import find_engine
 from slurm_llm.plan import Plan, build_plan
 from slurm_llm.preparation import Bench, BuildStage, Prepare, Stage
-from slurm_llm.schema import Section, known_keys
+from slurm_llm.schema import known_keys
 from slurm_llm.sites.load import laid_over, load_site
 from slurm_llm.spec import JobSpec, spec_from_text
 from slurm_llm.yamlio import Tree, dump, parse_document, parse_scalar
+from tests.schema_fields import field_of, sections_of
 
 PAGE = (Path(__file__).parent.parent / "docs" / "spec.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -63,22 +64,11 @@ def _leaves(path: tuple[str, ...] = ()) -> Iterator[str]:
             yield ".".join(below)
 
 
-def _sections(annotation: Any) -> Iterator[type[Section]]:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _sections(argument)
-
-
 def _field(key: str) -> FieldInfo:
     """Return the schema's field of a key."""
     if key.startswith(PART):
         return Stage.model_fields[key.removeprefix(PART)]
-    sections: list[type[Section]] = [JobSpec]
-    for name in key.split("."):
-        field = next(section.model_fields[name] for section in sections if name in section.model_fields)
-        sections = [*_sections(field.annotation)]
-    return field
+    return field_of(JobSpec, key)
 
 
 def test_every_key_has_a_row_and_nothing_else_has() -> None:
@@ -92,7 +82,7 @@ def test_the_row_of_all_parts_names_them() -> None:
     """One row stands for the same key of five parts, of which only `build` has a default of its own."""
     meaning = next(row.meaning for row in ROWS if row.key == f"{PART}partition")
     assert set(re.findall(r"`(\w+)`", meaning)) == set(Prepare.model_fields)
-    parts = [section for field in Prepare.model_fields.values() for section in _sections(field.annotation)]
+    parts = [section for field in Prepare.model_fields.values() for section in sections_of(field.annotation)]
     own = {(part, name) for part in (*parts, Bench) for name in Stage.model_fields if name in part.__annotations__}
     assert own == {(BuildStage, "gpus")}
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import pytest
 from pydantic.fields import FieldInfo
@@ -14,13 +14,14 @@ from pydantic.fields import FieldInfo
 from slurm_llm.assets import sites_dir
 from slurm_llm.plan import build_plan
 from slurm_llm.plan.steps import sbatch_options
-from slurm_llm.schema import Section, known_keys
+from slurm_llm.schema import known_keys
 from slurm_llm.sites.lint import lint_file
 from slurm_llm.sites.load import load_site, parse_site
 from slurm_llm.sites.profile import SiteProfile
 from slurm_llm.sites.queues import Overrides, PartitionDefaults
 from slurm_llm.spec import spec_from_mapping, spec_from_text
 from slurm_llm.yamlio import Document, Tree, parse_document, parse_scalar
+from tests.schema_fields import field_of
 
 README = (sites_dir() / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
@@ -62,20 +63,9 @@ def _leaves(path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
             yield below
 
 
-def _sections(annotation: Any) -> Iterator[type[Section]]:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _sections(argument)
-
-
 def _field(key: str) -> FieldInfo:
     """Return the schema's field of a key."""
-    sections: list[type[Section]] = [SiteProfile]
-    for name in key.replace(".NAME", "").split("."):
-        field = next(section.model_fields[name] for section in sections if name in section.model_fields)
-        sections = [*_sections(field.annotation)]
-    return field
+    return field_of(SiteProfile, key.replace(".NAME", ""))
 
 
 def _with(key: str, value: Tree) -> Document:
