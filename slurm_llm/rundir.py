@@ -10,6 +10,7 @@
   job-<job id>/                     one Slurm job of that run
     job.json                        written by submit, or by the job itself when sbatch was called by hand
     endpoint.<attempt>.json         once, when ready (mode 0600)
+    key.<attempt>                   the header that inference needs, where the spec asks for a key (mode 0600)
     result.<attempt>.json           once, at the end
     attempt-<attempt>/              one start of the server
       rank-<n>.log step-<i>.log agents.log preflight.log
@@ -122,6 +123,10 @@ class JobPaths:
     def endpoint(self, attempt: int) -> Path:
         """Where the attempt serves."""
         return self.root / f"endpoint.{attempt}.json"
+
+    def key(self, attempt: int) -> Path:
+        """The HTTP header `name: value` without which inference is refused, where the spec asks for a key."""
+        return self.root / f"key.{attempt}"
 
     def result(self, attempt: int) -> Path:
         """How the attempt ended."""

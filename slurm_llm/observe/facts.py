@@ -69,6 +69,8 @@ class Endpoint:
     metrics: str
     openai: str = ""
     balancer: str = ""
+    key_file: str = ""
+    """File (0600) with the header that inference needs, where the spec asks for a key; see `observe.keys`."""
 
 
 @dataclass(frozen=True)
@@ -258,6 +260,7 @@ def _endpoint(value: Mapping[str, Any], instance: int | None) -> Endpoint:
         metrics=str(value["metrics"]),
         openai=str(value.get("openai", "")),
         balancer=str(value.get("program", "")),
+        key_file=str(value.get("key_file", "")),
     )
 
 
