@@ -186,7 +186,8 @@ def whole_agent(out: Path) -> None:
         agent.send_signal(signal.SIGINT)
         agent.wait(20)
     records = journal.read(str(attempt / "journal" / "here.jsonl"))
-    samples = [item["ranks"].get(str(RANK), {}) for item in records if item["kind"] == "sample"]
+    measured = journal.read(str(attempt / "journal" / "here.samples.jsonl"))
+    samples = [item["ranks"].get(str(RANK), {}) for item in measured]
     row("samples with GPU memory", any(own.get("gpu_mib", 0) > 2048 for own in samples), json.dumps(samples[-1:]))
     row("the agent tells of an Xid", any(item["kind"] == "xid" for item in records), told(records))
     row("the agent has gone in order", records[-1]["kind"] == "bye", records[-1]["kind"])

@@ -73,6 +73,15 @@ def in_sample(share: Share) -> Dict[str, Any]:
     return {"gpu_mib": share.mib, "gpu_util": share.util, "gpus": list(share.gpus)}
 
 
+def crowded(found: Dict[int, Share]) -> Dict[int, List[int]]:
+    """Return the ranks of each GPU that is the only one of several ranks."""
+    users = {}  # type: Dict[int, List[int]]
+    for rank, own in sorted(found.items()):
+        if len(own.gpus) == 1:
+            users.setdefault(own.gpus[0], []).append(rank)
+    return {gpu: ranks for gpu, ranks in users.items() if len(ranks) > 1}
+
+
 class Watcher:
     """The agent's end of `gpuwatch`: asks for looks, and takes what is told meanwhile."""
 
@@ -91,6 +100,7 @@ class Watcher:
         self._users: Dict[int, Set[int]] = {}
         self._ranks: Dict[int, int] = {}
         self._wrong: Set[int] = set()
+        self._crowded: Set[int] = set()
 
     def start(self) -> None:
         """Start to watch, where there is a driver."""
@@ -118,6 +128,16 @@ class Watcher:
                 self._read()
         self._note_users(ranks)
         return self._look
+
+    def complaints(self, found: Dict[int, Share]) -> List[str]:
+        """Return a sentence on each GPU that several ranks use and no other one; once."""
+        new = {gpu: ranks for gpu, ranks in crowded(found).items() if gpu not in self._crowded}
+        self._crowded |= set(new)
+        return [
+            "ranks %s on node %s all use GPU %d (%s) and no other"
+            % (", ".join(map(str, ranks)), self._node, gpu, self._uuids.get(gpu, "UUID unknown"))
+            for gpu, ranks in sorted(new.items())
+        ]
 
     def _note_users(self, ranks: Dict[int, int]) -> None:
         for rank, own in shares(self._look, ranks).items():

@@ -104,12 +104,15 @@ def driver_findings(gpus: int, known: Optional[List[visible.Device]]) -> Finding
 
 
 def look_at_gpus(gpus: int) -> Tuple[Findings, List[visible.Shown]]:
-    """Ask the driver what this rank sees, write that down, and return what is wrong."""
-    if not gpus or not os.path.exists(node_gpus.CONTROL):
+    """Ask the driver what this rank sees, write that down, and return what is wrong.
+
+    Where Slurm was not asked for GPUs, what somebody else shows the rank is only written down.
+    """
+    name, text = _given()
+    if not (gpus or name) or not os.path.exists(node_gpus.CONTROL):
         return Findings([], []), []
     known = visible.devices()
-    found = driver_findings(gpus, known)
-    name, text = _given()
+    found = driver_findings(gpus, known) if gpus else Findings([], [])
     shown = visible.Shown(_node(), int(_rank()) if _rank().isdigit() else -1, ())
     if known and name == VISIBLE[0]:
         shown = shown._replace(uuids=visible.uuids(visible.names_in(text), known))

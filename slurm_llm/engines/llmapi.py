@@ -38,6 +38,10 @@ MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none
 before a lone tritonserver: the LLM starts its worker with MPI_Comm_spawn, which hangs under a bare srun. Without
 `--bind-to none` Open MPI 4 puts a lone process, and with it all threads of the server, on one core."""
 
+MPIRUN_ENV = (("OMPI_MCA_plm_rsh_agent", "true"),)
+"""Open MPI 4 without a Slurm launcher of its own wants ssh or rsh, even for one process on its own node, and ends with
+243 in an image that has neither (4.1.6); it never calls it there."""
+
 LAUNCHES = {launch.name: launch for launch in (LEADER, LLMAPI_LAUNCH, SINGLE)}
 LAUNCH_ENV = (("PMIX_MCA_gds", "hash"), ("UCX_UD_TIMEOUT", "120s"))
 """triton_backend/scripts/triton_task.sh exports both; PMIx's shared-memory store fails in containers."""
@@ -113,7 +117,7 @@ def _server(spec: JobSpec, sizes: ParallelSizes, site: SiteServer) -> ServerPlan
         parameters={},
         image_files=(ImageFile(f"{name}/1", tuple(f"{folder}/llmapi/tensorrt_llm/1" for folder in folders)),),
         wrapper=_wrapper(spec, launch),
-        env=LAUNCH_ENV if launch.needs_mpi else (),
+        env=LAUNCH_ENV if launch.needs_mpi else MPIRUN_ENV if _wrapper(spec, launch) == MPIRUN else (),
     )
 
 

@@ -15,8 +15,11 @@ DEFAULT_MODEL_NAME = "tensorrt_llm"
 """The name in the curl lines of Triton's TensorRT-LLM page."""
 
 ARGUMENTS = {"seed": "0", "step_ms": "0", "join_timeout_s": "600"}
-FAULT = "fault"
-ASSETS = ("engine.py", "faults.py", "layers.py", "layout.py", "model.py", "strikes.py", "texts.py", "world.py")
+HOLD_MIB = "hold_mib"
+DEVICE, FAULT = "device", "fault"
+DEVICES = CPU, CUDA = "cpu", "cuda"
+_PARTS = ("cuda", "engine", "faults", "layers", "layout", "model", "strikes", "texts", "world")
+ASSETS = tuple(f"{name}.py" for name in _PARTS)
 
 
 def _launch(_spec: JobSpec, _sizes: ParallelSizes) -> Launch:
@@ -24,7 +27,7 @@ def _launch(_spec: JobSpec, _sizes: ParallelSizes) -> Launch:
 
 
 def _check(spec: JobSpec, sizes: ParallelSizes, _image: str | None, _known: Known | None = None) -> list[Problem]:
-    known = (*ARGUMENTS, FAULT)
+    known = (*ARGUMENTS, DEVICE, HOLD_MIB, FAULT)
     problems = []
     for name in spec.engine_args:
         if name not in known:
@@ -32,8 +35,15 @@ def _check(spec: JobSpec, sizes: ParallelSizes, _image: str | None, _known: Know
             what = "unknown argument of the rehearsal engine"
             problems.append(Problem(f"engine_args.{name}", what, ", ".join(known), todo))
     for name, value in spec.engine_args.items():
-        if name in ARGUMENTS and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        if name in (*ARGUMENTS, HOLD_MIB) and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
             problems.append(Problem(f"engine_args.{name}", f"found {value!r}", "a whole number from 0", "correct it"))
+    device = spec.engine_args.get(DEVICE, CPU)
+    if device not in DEVICES:
+        problems.append(Problem(f"engine_args.{DEVICE}", f"found {device!r}", ", ".join(DEVICES), "correct it"))
+    elif device == CPU and spec.engine_args.get(HOLD_MIB):
+        what = "takes memory of a GPU, and the rehearsal uses none"
+        todo = f"set engine_args.{DEVICE} to cuda, or remove it"
+        problems.append(Problem(f"engine_args.{HOLD_MIB}", what, todo=todo))
     return problems + _read_faults(spec, sizes.world_size)[1]
 
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from . import cuda
 from .layers import Shard, Weights
 from .layout import Sizes, members_of, place_of
 from .strikes import Strikes, strikes_of
@@ -39,6 +40,9 @@ class Settings:
     step_ms: float = 0.0
     join_timeout_s: float = 300.0
     finish_s: float = 10.0
+    device: str = cuda.CPU
+    hold_mib: int = 0
+    """Memory that each rank takes on its GPU besides its weights."""
 
     @property
     def promise(self) -> str:
@@ -60,6 +64,9 @@ def parse_settings(parameters: Mapping[str, str]) -> Settings:
     moe = parameters.get("moe", "").strip().lower() or "false"
     if moe not in ("true", "false"):
         problems.append(f"moe is {moe!r}, not true or false")
+    device = parameters.get("device", "").strip().lower() or cuda.CPU
+    if device not in cuda.DEVICES:
+        problems.append(f"device is {device!r}, not {' or '.join(cuda.DEVICES)}")
     tensor = number("tensor_parallel_size", 1)
     expert = number("moe_expert_parallel_size", 1)
     sizes = Sizes(
@@ -81,6 +88,8 @@ def parse_settings(parameters: Mapping[str, str]) -> Settings:
         step_ms=number("step_ms", 0, least=0),
         join_timeout_s=number("join_timeout_s", 300),
         finish_s=number("finish_s", 10),
+        device=device,
+        hold_mib=number("hold_mib", 0, least=0),
     )
     if problems:
         raise RehearsalError("; ".join(problems))
@@ -275,7 +284,7 @@ def start_engine(parameters: Mapping[str, str], log: Log) -> Leader | None:
     log(f"{name}: loading weights")
     links = world.links(members_of(world.rank, settings.sizes))
     strikes.reach("load")
-    shard = Shard(place, links, Weights(settings.seed), moe=settings.moe)
+    shard = Shard(place, links, _weights(settings, name, log), moe=settings.moe)
     log(f"{name}: weights loaded in {(time.monotonic() - begun) * 1000:.0f} ms")
     if isinstance(world, MpiWorld):
         _meet(world, "loaded", settings.join_timeout_s)
@@ -286,6 +295,14 @@ def start_engine(parameters: Mapping[str, str], log: Log) -> Leader | None:
     _follow(world, shard, strikes)
     log(f"{name}: released")
     return None
+
+
+def _weights(settings: Settings, name: str, log: Log) -> Weights:
+    if settings.device == cuda.CPU:
+        return Weights(settings.seed)
+    device = cuda.open_device(settings.hold_mib, os.environ)
+    log(f"{name}: weights are on {device.describe()}")
+    return Weights(settings.seed, device.place)
 
 
 def _meet(world: MpiWorld, note: str, timeout_s: float) -> None:

@@ -19,9 +19,9 @@ Splits are uneven where they must be, and a rank without a share takes part with
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -88,8 +88,15 @@ class Links:
 class Weights:
     """Weights by name, row and column, from a seed; a shard draws its own entries and no others."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, place: Callable[[Ints], Any] | None = None) -> None:
+        """`place` puts a matrix where it is to be multiplied: on a GPU; None leaves it in the host's memory."""
         self._seed = seed
+        self._place = place
+
+    def matrix(self, name: str, rows: Sequence[int], columns: Sequence[int]) -> Any:
+        """Return what an array of activations is multiplied with: `x @ matrix`."""
+        drawn = self.draw(name, rows, columns)
+        return drawn if self._place is None else self._place(drawn)
 
     def draw(self, name: str, rows: Sequence[int], columns: Sequence[int]) -> Ints:
         """Return the entries at `rows` x `columns` of the matrix `name`, each in -8..7."""
@@ -134,10 +141,10 @@ class _Attention:
         columns = range(heads.start * HEAD_DIM, heads.stop * HEAD_DIM)
         self._links = links
         self.heads = len(heads)
-        self._query = weights.draw(f"{layer}.query", range(HIDDEN), columns)
-        self._key = weights.draw(f"{layer}.key", range(HIDDEN), columns)
-        self._value = weights.draw(f"{layer}.value", range(HIDDEN), columns)
-        self._out = weights.draw(f"{layer}.out", columns, range(HIDDEN))
+        self._query = weights.matrix(f"{layer}.query", range(HIDDEN), columns)
+        self._key = weights.matrix(f"{layer}.key", range(HIDDEN), columns)
+        self._value = weights.matrix(f"{layer}.value", range(HIDDEN), columns)
+        self._out = weights.matrix(f"{layer}.out", columns, range(HIDDEN))
 
     def read_prompt(self, x: Ints, state: Ints) -> Ints:
         """Attend from a contiguous piece of a new prompt; `state` (heads, dim, dim) gets this piece's sum."""
@@ -179,8 +186,8 @@ class _Dense:
     def __init__(self, place: Place, links: Links, weights: Weights, layer: int) -> None:
         inner = share(FEED_FORWARD, place.sizes.tensor, place.tensor)
         self._tensor = links.tensor
-        self._up = weights.draw(f"{layer}.up", range(HIDDEN), inner)
-        self._down = weights.draw(f"{layer}.down", inner, range(HIDDEN))
+        self._up = weights.matrix(f"{layer}.up", range(HIDDEN), inner)
+        self._down = weights.matrix(f"{layer}.down", inner, range(HIDDEN))
 
     def __call__(self, x: Ints) -> Ints:
         return _fold(x + self._tensor.all_reduce(_fold(x @ self._up) @ self._down))
@@ -193,9 +200,9 @@ class _Experts:
         inner = share(EXPERT_FEED_FORWARD, place.sizes.moe_tensor, place.moe_tensor)
         self._mine = share(EXPERTS, place.sizes.moe_expert, place.moe_expert)
         self._links = links
-        self._router = weights.draw(f"{layer}.router", range(HIDDEN), range(EXPERTS))
-        self._up = [weights.draw(f"{layer}.{expert}.up", range(HIDDEN), inner) for expert in self._mine]
-        self._down = [weights.draw(f"{layer}.{expert}.down", inner, range(HIDDEN)) for expert in self._mine]
+        self._router = weights.matrix(f"{layer}.router", range(HIDDEN), range(EXPERTS))
+        self._up = [weights.matrix(f"{layer}.{expert}.up", range(HIDDEN), inner) for expert in self._mine]
+        self._down = [weights.matrix(f"{layer}.{expert}.down", inner, range(HIDDEN)) for expert in self._mine]
 
     def __call__(self, x: Ints) -> Ints:
         gates = self._gates(x)
@@ -237,7 +244,7 @@ class Shard:
         self._feed_forward = [block(place, links, weights, layer) for layer in layers]
         self._embedding = weights.draw("embedding", range(BEGIN + 1), self._hidden)
         symbols = share(len(SYMBOLS), sizes.tensor, place.tensor)
-        self._logits = weights.draw("logits", range(HIDDEN), symbols)
+        self._logits = weights.matrix("logits", range(HIDDEN), symbols)
         self._heads = len(share(HEADS, sizes.tensor, place.tensor))
         self._sequences: dict[int, _Sequence] = {}
 

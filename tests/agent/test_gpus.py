@@ -52,6 +52,15 @@ def test_shares_are_told_by_rank_and_not_of_others() -> None:
     assert gpus.sampled(gpus.NOTHING) == {}
 
 
+def test_ranks_that_share_their_only_gpu_are_told_once() -> None:
+    """Two ranks on one GPU are slow or run out of memory; a rank on several GPUs and one alone are as meant."""
+    watcher = gpus.Watcher(select.poll(), "n1")
+    found = {rank: gpus.Share(10, None, own) for rank, own in enumerate([(0,), (1,), (0,), (0, 1)])}
+    (text,) = watcher.complaints(found)
+    assert text == "ranks 0, 2 on node n1 all use GPU 0 (UUID unknown) and no other"
+    assert watcher.complaints(found) == []
+
+
 def test_a_rank_on_several_gpus_sums_memory_and_averages_use() -> None:
     """An orchestrator's only process holds all GPUs of its node."""
     look = gpus.Look({0: (10, 90), 1: (20, 100)}, {5: {0: 10, 1: 20}})

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from slurm_llm.containers.runtimes import RUNTIMES
-from slurm_llm.plan.types import plan_from_json, plan_to_json
+from slurm_llm.plan.asjson import plan_from_json, plan_to_json
 from slurm_llm.sites.containers import RuntimeName
 from slurm_llm.yamlio import Tree
 from tests.containers.rendered import IMAGES, make_plan, try_plan

@@ -21,8 +21,8 @@ from slurm_llm.engines.types import Gpu
 from slurm_llm.engines.vllm_arguments import ARGUMENTS as VLLM_ARGUMENTS
 from slurm_llm.errors import PlanError, SlurmLlmError, SpecError
 from slurm_llm.plan import Plan, build_plan
+from slurm_llm.plan.asjson import plan_from_json, plan_to_json
 from slurm_llm.plan.layout import MAX_RANKS, build_sizes
-from slurm_llm.plan.types import plan_from_json, plan_to_json
 from slurm_llm.rehearsal.faults import parse_faults, read_fault
 from slurm_llm.render import Target, render
 from slurm_llm.rundir import REPOSITORY, REPOSITORY_RECIPE

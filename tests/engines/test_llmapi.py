@@ -138,7 +138,7 @@ def test_one_gpu_starts_alone_under_mpirun() -> None:
     plan = make_plan(None, **ONE)
     assert plan.launch == "single"
     assert plan.server.wrapper == ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "1")
-    assert plan.server.env == ()
+    assert plan.server.env == (("OMPI_MCA_plm_rsh_agent", "true"),)
 
 
 def test_model_py_comes_from_the_image_or_a_checkout() -> None:

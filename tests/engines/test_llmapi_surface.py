@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -60,6 +61,17 @@ def shown(edition: str, variable: str, **variables: str) -> str:
     """Return what the launcher's task sees of `variable`."""
     done = launch(edition, "printenv", variable, **variables)
     return done.stdout.strip()
+
+
+def test_a_lone_server_needs_no_ssh(tmp_path: Path) -> None:
+    """Many images have no ssh, and Open MPI ends with 243 there unless it is told of another program."""
+    for name in ("mpirun", "orted", "true", "hostname"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    server = plan_server("single", {}, ParallelSizes())
+    bare = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    for environ, code in ((bare, 243), ({**bare, **dict(server.env)}, 0)):
+        done = subprocess.run([*server.wrapper, "hostname"], env=environ, capture_output=True, timeout=60, check=False)
+        assert done.returncode == code, done.stderr
 
 
 def plan_server(launch: str, arguments: dict[str, Tree], sizes: ParallelSizes) -> ServerPlan:

@@ -9,7 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from slurm_llm.cli import cli
+from slurm_llm.engines.rehearsal import DEVICES
 from slurm_llm.errors import PlanError
+from slurm_llm.rehearsal import cuda
 from slurm_llm.yamlio import Tree
 from tests.plan.sites_for_plans import make_plan
 
@@ -115,3 +117,35 @@ def test_a_wrong_flag_is_told_like_a_wrong_spec(tmp_path: Path) -> None:
     done = rehearse(tmp_path, dict(SPEC), "--fault", "rank=2,at=load,kind=raise")
     assert done.exit_code == PlanError.exit_code
     assert "engine_args.fault[0]: rank 2 of a job with 2 ranks: 0 to 1: correct it" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        ({"device": "gpu"}, ["engine_args.device: found 'gpu': cpu, cuda: correct it"]),
+        ({"device": "cuda", "hold_mib": -1}, ["engine_args.hold_mib: found -1: a whole number from 0: correct it"]),
+        (
+            {"hold_mib": 10},
+            [
+                "engine_args.hold_mib: takes memory of a GPU, and the rehearsal uses none: "
+                "set engine_args.device to cuda, or remove it"
+            ],
+        ),
+    ],
+)
+def test_a_wrong_device_is_refused(arguments: dict[str, Tree], messages: list[str]) -> None:
+    """What the GPU option cannot do is said before anything starts."""
+    with pytest.raises(PlanError) as caught:
+        make_plan(engine_args=arguments)
+    assert [str(problem) for problem in caught.value.problems] == messages
+
+
+def test_a_device_reaches_the_model() -> None:
+    """The words of the spec are those that the engine reads, and it brings its file."""
+    plan = make_plan(engine_args={"device": "cuda", "hold_mib": 10})
+    assert {name: plan.server.parameters[name] for name in ("device", "hold_mib")} == {
+        "device": "cuda",
+        "hold_mib": "10",
+    }
+    assert DEVICES == cuda.DEVICES
+    assert any(one.asset == "cuda.py" for one in plan.server.repository)

@@ -13,7 +13,7 @@ from slurm_llm.engines.tensorrtllm import ENGINE
 from slurm_llm.engines.tensorrtllm_arguments import DRAFT_KEY, MODELS_KEY, OWN, POOL, VERSION
 from slurm_llm.engines.tensorrtllm_parameters import DECODING_MODES, LOOKAHEAD, MODELS, PARAMETERS
 from slurm_llm.errors import PlanError
-from slurm_llm.plan.types import plan_from_json, plan_to_json
+from slurm_llm.plan.asjson import plan_from_json, plan_to_json
 from slurm_llm.topology import ParallelSizes
 from slurm_llm.yamlio import Tree
 from tests.engines.engine_specs import engine_plan, engine_spec
