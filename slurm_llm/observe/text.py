@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
+
+from slurm_llm.agent.safely import strip
 
 BLOCK_BYTES = 65536
 MAX_LINE = 4000
 """Characters of a line that are shown; one line of a log can be a whole core dump."""
 
-_ESCAPES = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # colours and cursor moves
-    r"|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?"  # titles, links and other strings
-    r"|[ -/]*[0-~]?)"
-)
-_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+def without_controls(text: str) -> str:
+    """Return one line without escape sequences and control characters (a tab stays)."""
+    return text if text.isascii() and text.isprintable() else strip(text)
 
 
 def clean(text: str) -> str:
     """Return one line without escape sequences and control characters (a tab stays), cut to MAX_LINE."""
-    if text.isascii() and text.isprintable():
-        bare = text
-    else:
-        bare = _CONTROLS.sub("", _ESCAPES.sub("", text)).encode("utf-8", "replace").decode()
+    bare = without_controls(text)
     return bare if len(bare) <= MAX_LINE else bare[:MAX_LINE] + "…"
 
 
 def split_lines(text: str) -> list[str]:
     """Return the lines of `text`: a carriage return ends one too, as progress bars write it."""
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def last_state(row: bytes) -> bytes:
+    """Return what a terminal would still show of a row that carriage returns have written over: its last state."""
+    if b"\r" not in row:
+        return row
+    return next((part for part in reversed(row.split(b"\r")) if part.strip()), b"")
+
+
+def whole_characters(data: bytes) -> int:
+    """Return how many bytes of `data` are whole UTF-8 characters: its end may be the first half of one."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:
+            size = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+            return len(data) - back if size > back else len(data)
+    return len(data)
 
 
 def read_end(path: Path, limit: int) -> bytes:
