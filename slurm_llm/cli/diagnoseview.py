@@ -30,7 +30,8 @@ def diagnosis_text(own: RunDiagnosis, columns: int) -> str:
     title = f"{state_text(_state(found.state))}  {clean(status.name)}  {status.run_id}"
     title += f"  job {status.job_id}" if status.job_id is not None else ""
     title += f"  attempt {status.attempt}" if status.attempt and found.kind != "none" else ""
-    lines = [title, *_labelled(_rows(own), columns), *_evidence(found, columns), *_labelled(_after(own), columns)]
+    lines = [title, *_labelled(cause_rows(own), columns), *_evidence(found, columns)]
+    lines += _labelled(further_rows(own), columns)
     return "\n".join(lines)
 
 
@@ -41,7 +42,8 @@ def _state(name: str) -> RunState:
         return RunState.UNKNOWN
 
 
-def _rows(own: RunDiagnosis) -> Iterator[tuple[str, str]]:
+def cause_rows(own: RunDiagnosis) -> Iterator[tuple[str, str]]:
+    """Yield label and text of the cause: when, why, what to do. The texts are not cleaned."""
     found = own.found
     yield "verdict" if found.kind in ("none", "stop") else "cause", found.cause
     if own.goes_on:
@@ -104,7 +106,8 @@ def _evidence(found: Diagnosis, columns: int) -> Iterator[str]:
             yield f"  {'':<{LABEL}}  | " + (rest if len(rest) <= room else rest[: room - 1] + "…")
 
 
-def _after(own: RunDiagnosis) -> Iterator[tuple[str, str]]:
+def further_rows(own: RunDiagnosis) -> Iterator[tuple[str, str]]:
+    """Yield label and text of what stands below the evidence: who suffered, warnings, what is missing, what is next."""
     found = own.found
     for victims in found.victims:
         yield "victims", _victims(victims)

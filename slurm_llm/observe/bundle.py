@@ -11,13 +11,13 @@ import re
 import sys
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from slurm_llm import __version__
+from slurm_llm.observe.redact import Redactor
 from slurm_llm.rundir import JobPaths, RunPaths
-from slurm_llm.sites.secrets import find_secrets, is_secret_value, names_secret
 
 TEXT_SUFFIXES = frozenset({".sub", ".sh", ".json", ".jsonl", ".yaml", ".toml", ".rc", ".pbtxt", ".log", ".out"})
 CUT_SUFFIXES = frozenset({".log", ".out", ".jsonl"})
@@ -26,9 +26,8 @@ MOST_BYTES = 128 << 20
 LEAST_BYTES = 32 << 10
 OTHER_BYTES = 1 << 20
 """A file that is no log and larger than this is left out: it is none of ours."""
-HIDDEN = "(hidden)"
 KNOWN_FOLDERS = ("model_repository",)
-LEAST_VALUE = 8
+RUN_HINT = "diagnosis.txt says what is known of the cause; attempt-*/ has the logs and journals of each start."
 
 
 @dataclass(frozen=True)
@@ -39,71 +38,6 @@ class Member:
     text: str
     size: int
     cut: bool
-
-
-@dataclass
-class Redactor:
-    """Hides secrets, and every further place where a value stands that was seen to be one; counts them."""
-
-    values: set[str] = field(default_factory=set)
-    hidden: int = 0
-    _in_key: bool = False
-
-    def learn(self, environ: Mapping[str, str]) -> None:
-        """Take the values of variables that are named like secrets."""
-        self.values |= {value for name, value in environ.items() if names_secret(name) and len(value) >= LEAST_VALUE}
-
-    def text(self, text: str) -> str:
-        """Return `text` without secrets."""
-        self._in_key = False
-        return "\n".join(self._line(line) for line in text.split("\n"))
-
-    def _line(self, line: str) -> str:
-        if self._in_key or _KEY_BEGINS.search(line):
-            # A private key goes on until its end, line by line.
-            self._in_key = _KEY_ENDS.search(line) is None
-            self.hidden += 1
-            return HIDDEN
-        if not _SUSPECT.search(line) and not any(value in line for value in self.values):
-            return line
-        for low, high in self._spans(line):
-            value = line[low:high].strip("'\"")
-            if len(value) >= LEAST_VALUE and " " not in value:
-                self.values.add(value)
-            line = line[:low] + HIDDEN + line[high:]
-            self.hidden += 1
-        for value in self.values:
-            self.hidden += line.count(value)
-            line = line.replace(value, HIDDEN)
-        return line
-
-    @staticmethod
-    def _spans(line: str) -> list[tuple[int, int]]:
-        """Return where secrets stand, last ones first, none inside another."""
-        pairs = [
-            match for match in _PAIR.finditer(line) if names_secret(match["name"]) and is_secret_value(match["value"])
-        ]
-        forms = [match for form in _FORMS for match in form.finditer(line)]
-        spans = [secret.span for secret in find_secrets(line)] + [match.span("value") for match in pairs + forms]
-        found: list[tuple[int, int]] = []
-        for low, high in sorted(set(spans), key=lambda span: (span[0], -span[1])):
-            if not found or low >= found[-1][1]:
-                found.append((low, high))
-        return found[::-1]
-
-
-_KEY_BEGINS = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----")
-_KEY_ENDS = re.compile(r"-----END (?:[A-Z0-9]+ )*PRIVATE KEY-----")
-_SUSPECT = re.compile(
-    r"(?i)token|secret|passw|passphrase|key|credential|bearer|basic |authorization|://[^\s/]{1,200}@"
-    r"|hf_|gh[pousr]_|glpat-|nvapi-|sk-|AIza|xox|AKIA|ASIA|eyJ"
-)
-# JSON and YAML write `"name": "value"`, `name: value`.
-_PAIR = re.compile(r"[\"']?(?P<name>[A-Za-z][\w-]{0,80})[\"']?\s{0,4}:\s{0,4}(?P<value>\"[^\"]*\"|'[^']*'|[^\s,}\]]+)")
-_FORMS = (
-    re.compile(r"(?i)\bauthorization[\"']?\s*[:=]\s*[\"']?(?:basic|digest)\s+(?P<value>[\w+/=.-]{6,})"),
-    re.compile(r"-restricted-\w+=[^:\s]{1,80}:[^=\s]{1,80}=(?P<value>[^\s\"']+)"),  # Triton's keys of APIs
-)
 
 
 def archive_name(paths: RunPaths, job: JobPaths | None) -> str:
@@ -127,6 +61,7 @@ def collect(
     """
     redactor = Redactor()
     redactor.learn(environ)
+    redactor.learn_keys(paths)
     files = list(_files(paths, job))
     share = max(LEAST_BYTES, min(log_bytes, most_bytes // max(1, len(files))))
     texts = [(name, *_read(path, share)) for name, path in _small_first(files)]
@@ -136,7 +71,17 @@ def collect(
     redactor.hidden = 0
     members = [Member(name, redactor.text(text), size, cut) for name, text, size, cut in texts]
     members += [Member(name, redactor.text(text), len(text), False) for name, text in reports.items()]
-    yield Member("README.txt", _about(paths, job, members, redactor.hidden), 0, False)
+    of_job = f", job {job.job_id}" if job else ""
+    yield _about(f"Run {paths.run_id}{of_job}", RUN_HINT, members, redactor.hidden)
+    yield from members
+
+
+def collect_texts(what: str, texts: Mapping[str, str], environ: Mapping[str, str]) -> Iterator[Member]:
+    """Yield the files of an archive without a run: `texts` (name → text) without secrets; `what` says what it is of."""
+    redactor = Redactor()
+    redactor.learn(environ)
+    members = [Member(name, redactor.text(text), len(text), False) for name, text in texts.items()]
+    yield _about(what, "", members, redactor.hidden)
     yield from members
 
 
@@ -192,19 +137,17 @@ def _read(path: Path, share: int) -> tuple[str, int, bool]:
     return text.decode("utf-8", "replace"), size, True
 
 
-def _about(paths: RunPaths, job: JobPaths | None, members: Iterable[Member], hidden: int) -> str:
-    of_job = f", job {job.job_id}" if job else ""
+def _about(what: str, hint: str, members: Iterable[Member], hidden: int) -> Member:
     lines = [
-        f"Run {paths.run_id}{of_job}, collected by slurm_llm {__version__} on {platform.node()}",
+        f"{what}, collected by slurm_llm {__version__} on {platform.node()}",
         f"Python {sys.version.split()[0]} on {platform.platform()}",
         f"Places where a secret was hidden: {hidden}. Names of users, hosts and folders were left as they are.",
         "",
-        "diagnosis.txt says what is known of the cause; attempt-*/ has the logs and journals of each start.",
-        "",
+        *((hint, "") if hint else ()),
         "     bytes  file",
     ]
     lines += [f"{own.size:10}  {own.name}" + ("  (middle left out)" if own.cut else "") for own in members]
-    return "\n".join(lines) + "\n"
+    return Member("README.txt", "\n".join(lines) + "\n", 0, False)
 
 
 def write(members: Iterable[Member], stream: BinaryIO, folder: str) -> str:
