@@ -12,8 +12,8 @@ import click
 
 from slurm_llm.cli.options import json_option, run_argument
 from slurm_llm.cli.text import width
-from slurm_llm.errors import NotReady, Problem, RequestFailed
-from slurm_llm.observe.endpoint import serving
+from slurm_llm.errors import Problem, RequestFailed
+from slurm_llm.observe.endpoint import no_such, serving
 from slurm_llm.observe.text import clean
 from slurm_llm.runs import FoundRun, evidence_of, find_run, status_of
 from slurm_llm.surroundings import Surroundings
@@ -33,15 +33,32 @@ AT_ONCE = 16
 @click.option("--raw", is_flag=True, help="Print the pages as they are.")
 @click.option("--interval", "seconds", type=click.FloatRange(0.1, 3600), help="Look twice, S seconds apart: rates too.")
 @json_option
-def metrics(run: str | None, instance: int | None, raw: bool, seconds: float | None, as_json: bool) -> None:
+@click.option("--sd", is_flag=True, help="Where the pages of all running jobs are, for Prometheus' file_sd.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="With --sd: write this file, as a whole.")
+@click.option(
+    "--watch", "every_s", type=click.FloatRange(1, 3600), help="With -o: keep it true, looking every S seconds."
+)
+def metrics(
+    run: str | None,
+    instance: int | None,
+    raw: bool,
+    seconds: float | None,
+    as_json: bool,
+    sd: bool,
+    output: str | None,
+    every_s: float | None,
+) -> None:
     """Show what the servers of RUN count, with meaning and unit, one column an instance.
 
     The leaders' metrics pages are asked themselves, past any proxy. An instance that does not answer is told at the
     end, and the exit code is 10.
     """
+    around = Surroundings.of_this_process()
+    if sd or output or every_s:
+        _show_targets(sd and not (run or raw or as_json or seconds or instance is not None), output, every_s, around)
+        return
     if raw and (as_json or seconds is not None):
         raise click.UsageError("--raw prints pages as they are: without --json and --interval")
-    around = Surroundings.of_this_process()
     found = find_run(run, around)
     status = status_of(found, around)
     asked = _instances(status, instance)
@@ -52,6 +69,16 @@ def metrics(run: str | None, instance: int | None, raw: bool, seconds: float | N
     _show(found, status, asked, look, as_json)
     if look.faults:
         raise RequestFailed(look.faults)
+
+
+def _show_targets(alone: bool, output: str | None, every_s: float | None, around: Surroundings) -> None:
+    from slurm_llm.cli.metricstargets import show_targets
+
+    if not alone:
+        raise click.UsageError("--sd lists all running jobs, and takes -o and --watch alone: metrics --sd [-o FILE]")
+    if every_s is not None and output is None:
+        raise click.UsageError("--watch keeps a file true: name it with -o")
+    show_targets(output, every_s, around)
 
 
 @dataclass(frozen=True)
@@ -81,7 +108,7 @@ def _instances(status: RunStatus, instance: int | None) -> list[Endpoint]:
     known = [one for one in serving(status) if one.instance is not None]
     asked = [one for one in known if instance in (None, one.instance)]
     if not asked:
-        raise NotReady(Problem(f"run {status.run_id}", f"has no instance {instance}", f"0-{len(known) - 1}"))
+        raise no_such(status.run_id, "instance", instance, 1 + max(one.instance or 0 for one in known))
     return asked
 
 

@@ -7,10 +7,11 @@ Prometheus' histogram_quantile does.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from slurm_llm.observe.metricsknown import KNOWN, Known
+from slurm_llm.observe.metricsfamily import Known
+from slurm_llm.observe.metricsknown import KNOWN
 from slurm_llm.observe.metricstext import Family, Labels, Sample
 
 MEAN, COUNT = "mean", "count"
@@ -18,6 +19,8 @@ QUANTILES = (0.5, 0.99)
 ESTIMATED = "estimated from buckets"
 GPU, NUMBER = "gpu_uuid", "gpu"
 """Label of a GPU, and ours: GPUs are numbered in the order of their ids, so that instances share rows."""
+CREATED = "_created"
+"""End of a family that tells since when another one counts, as prometheus_client writes it."""
 _GROWING = frozenset({"counter", "histogram", "summary"})
 _ORDER = {name: place for place, name in enumerate(KNOWN)}
 
@@ -106,7 +109,7 @@ def _within(key: _Key) -> tuple[str, int, int]:
     part = labels.get(known.category, "") if known else ""
     number = labels.get(NUMBER, "")
     gpu = int(number) if number.isascii() and number.isdecimal() else 0
-    return labels.get("model", ""), gpu, parts.index(part) if part in parts else len(parts)
+    return labels.get("model") or labels.get("model_name", ""), gpu, parts.index(part) if part in parts else len(parts)
 
 
 def restarted(rows: Iterable[Row]) -> list[int]:
@@ -140,11 +143,19 @@ def _points(page: Page) -> dict[_Key, _Point]:
     gpus = sorted({dict(one.labels).get(GPU, "") for family in page.families for one in family.samples} - {""})
     numbers = {name: str(number) for number, name in enumerate(gpus)}
     made = {}
+    names = {family.name for family in page.families}
     for family in page.families:
+        if _tells_since_when(family.name, names):
+            continue
         for point in _family_points(family):
             labels = tuple((NUMBER, numbers[text]) if name == GPU else (name, text) for name, text in point.labels)
             made[family.name, labels, point.stat] = point
     return made
+
+
+def _tells_since_when(name: str, names: Set[str]) -> bool:
+    base = name.removesuffix(CREATED)
+    return base != name and (base in names or f"{base}_total" in names)
 
 
 def _family_points(family: Family) -> Iterator[_Point]:
@@ -197,7 +208,10 @@ def _cell(now: _Point, before: _Point | None, seconds: float) -> Cell:
 def _row(family: Family, key: _Key, cells: Mapping[int, Cell]) -> Row:
     name, labels, stat = key
     known, found = KNOWN.get(name), dict(labels)
-    model, version = found.pop("model", ""), found.pop("version", "1")
+    model, version = found.pop("model", "") or found.pop("model_name", ""), found.pop("version", "1")
+    if known and found.get("engine") == "0":
+        # vLLM numbers its engines, and has one.
+        del found["engine"]
     category = found.get(known.category, "") if known else ""
     meaning = known.parts.get(category, known.meaning) if known else family.help
     unit = known.unit if known else ""

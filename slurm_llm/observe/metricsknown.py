@@ -1,39 +1,18 @@
 """What the families of a Triton metrics page mean, in which unit, in the order in which they are shown. Only data.
 
 Sources: Triton's docs/user_guide/metrics.md and src/metrics.cc; custom_metrics_reporter.cc of TensorRT-LLM's Triton
-backend; src/utils/metrics.py of Triton's vLLM backend.
+backend; for vLLM see `metricsvllm`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+
+from slurm_llm.observe.metricsfamily import Known
+from slurm_llm.observe.metricsvllm import vllm
 
 REQUESTS, CACHE = "nv_inference_*", "nv_cache_*"
-TRITON, TRTLLM, VLLM, MACHINE = "Triton", "TensorRT-LLM", "vLLM", "this leader's node"
-
-
-@dataclass(frozen=True)
-class Known:
-    """One family: whose it is, what it means (at most 24 characters where it shares a block), in which unit.
-
-    Families of one `block` are shown together, under names without what they have in common. `parts` says what the
-    values of the label `category` mean.
-    """
-
-    family: str
-    owner: str
-    meaning: str
-    unit: str = ""
-    block: str = ""
-    category: str = ""
-    parts: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def short(self) -> str:
-        """The name within its block."""
-        stem = self.block.rstrip("*")
-        return self.family.removeprefix(stem) if self.block else ""
+TRITON, TRTLLM, MACHINE = "Triton", "TensorRT-LLM", "this leader's node"
 
 
 def _requests() -> Iterator[Known]:
@@ -122,26 +101,6 @@ def _trtllm() -> Iterator[Known]:
         yield Known(f"nv_llm_{name}_token_len", TRTLLM, meaning, "tokens", "", "response_metric_type")
 
 
-def _vllm() -> Iterator[Known]:
-    rows = (
-        ("prompt_tokens_total", "tokens read", "tokens"),
-        ("generation_tokens_total", "tokens written", "tokens"),
-    )
-    for name, meaning, unit in rows:
-        yield Known(f"vllm:{name}", VLLM, meaning, unit, "vllm:*")
-    histograms = (
-        ("time_to_first_token_seconds", "time to the first token", "s"),
-        ("time_per_output_token_seconds", "time of each further token", "s"),
-        ("e2e_request_latency_seconds", "time of a whole request", "s"),
-        ("request_prompt_tokens", "tokens of a prompt", "tokens"),
-        ("request_generation_tokens", "tokens of an answer", "tokens"),
-        ("request_params_n", "answers asked for at once (n)", ""),
-        ("request_params_best_of", "answers to choose from (best_of)", ""),
-    )
-    for name, meaning, unit in histograms:
-        yield Known(f"vllm:{name}", VLLM, meaning, unit)
-
-
 def _machine() -> Iterator[Known]:
     rows = (
         ("nv_gpu_utilization", "GPU busy, 0 to 1", "", "nv_gpu_*"),
@@ -161,5 +120,5 @@ def _machine() -> Iterator[Known]:
         yield Known(name, MACHINE, meaning, unit, block)
 
 
-KNOWN = {one.family: one for make in (_requests, _trtllm, _vllm, _caches, _machine) for one in make()}
+KNOWN = {one.family: one for make in (_requests, _trtllm, vllm, _caches, _machine) for one in make()}
 """Every family of Triton and of the engines' backends, in the order in which they are shown."""
