@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 import httpx
 
 from slurm_llm.dialects import Body, Value, Wish, dialect_of
-from slurm_llm.errors import NotReached, Problem, RequestFailed
+from slurm_llm.errors import InputError, NotReached, Problem, RequestFailed
 
 CANCEL_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 10.0
@@ -22,15 +23,22 @@ PAGE_TIMEOUT_S = 10.0
 MAX_PAGE = 1 << 24
 SHOWN_BODY = 2000
 REQUEST_ID = "triton-request-id"
+REFUSALS = frozenset({401, 403, 404})
+"""Statuses of a server that has not taken a request in: no key, a wrong one, no such model."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """Where one instance serves which model of which engine."""
+    """Where one instance serves which model of which engine.
+
+    `headers` are what its key wants; `stops` are the addresses that a request is stopped at, its own when empty.
+    """
 
     url: str
     model: str
     engine: str = "llmapi"
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    stops: tuple[str, ...] = ()
 
     def path(self, verb: str) -> str:
         """Return the address of `generate` or `generate_stream`."""
@@ -71,7 +79,7 @@ class Answer:
 
 
 def generate(served: Served, ask: Ask) -> str:
-    """Return the whole text; an interrupt cancels the request on the server.
+    """Return the whole text; an interrupt, or the end of the time, cancels the request on the server.
 
     Raises:
         RequestFailed: no answer in time, or one that is an error, with its status and body.
@@ -87,9 +95,11 @@ def answer(served: Served, ask: Ask) -> Answer:
         pieces = list(answers(served, ask))
         return Answer("".join(piece.text for piece in pieces), join([piece.outputs for piece in pieces]))
     try:
-        with _client(ask) as client:
+        with _client(served, ask) as client:
             response = client.post(served.path("generate"), json=ask.body(served, streaming=False))
     except httpx.HTTPError as error:
+        if isinstance(error, httpx.ReadTimeout):
+            cancel(served, ask.request_id)
         raise _unreachable(served, error, ask) from None
     except KeyboardInterrupt:
         cancel(served, ask.request_id)
@@ -119,7 +129,7 @@ def answers(served: Served, ask: Ask) -> Iterator[Answer]:
     deadline = time.monotonic() + ask.timeout_s
     finished = False
     try:
-        with _client(ask) as client:
+        with _client(served, ask) as client:
             body = ask.body(served, streaming=True)
             with client.stream("POST", served.path("generate_stream"), json=body) as response:
                 if response.status_code != 200:
@@ -139,23 +149,58 @@ def answers(served: Served, ask: Ask) -> Iterator[Answer]:
 
 
 def cancel(served: Served, request_id: str) -> None:
-    """Ask the server to stop the request of that id; it answers the stop itself with an error, so no answer counts.
+    """Ask the server to stop the request of that id, whether it has one or not.
 
-    An engine that has no such request has stopped it already: the connection has ended.
+    An engine that has no stop has ended it already: the connection has ended.
     """
-    stop = dialect_of(served.engine).stop
-    if stop is None:
+    if dialect_of(served.engine).stop is None:
         return
+    # The request may be over, or the server gone: either way nothing is left to stop.
+    with suppress(RequestFailed):
+        stop(served, request_id)
+
+
+def stop(served: Served, request_id: str) -> None:
+    """Ask the server to stop the request of that id. It answers the stop itself with an error, had it one or not.
+
+    Raises:
+        InputError: this engine stops nothing by its id; NotReached, RequestFailed: a server does not take the word.
+    """
+    body = dialect_of(served.engine).stop
+    if body is None:
+        what = f"{served.engine} stops no request by its id, it ends one when its client goes"
+        raise InputError(Problem(served.url, what, todo="end the client that waits for it, as by Ctrl-C"))
+    ask = Ask("", request_id=request_id, timeout_s=CANCEL_TIMEOUT_S)
+    for url in served.stops or (served.url,):
+        one = replace(served, url=url)
+        try:
+            with _client(served, ask) as client:
+                response = client.post(one.path("generate"), json=body(request_id))
+        except httpx.HTTPError as error:
+            raise _unreachable(one, error, ask) from None
+        if response.status_code in REFUSALS:
+            raise _refused(one, response.status_code, response.text)
+
+
+def server_version(url: str) -> str:
+    """Return the release that the server at `url` says it is of; an empty text where it says something else.
+
+    Raises:
+        RequestFailed: as `page`.
+    """
     try:
-        with httpx.Client(trust_env=False, timeout=CANCEL_TIMEOUT_S, headers={REQUEST_ID: request_id}) as client:
-            client.post(served.path("generate"), json=stop(request_id))
-    except httpx.HTTPError:
-        # The request may be over, or the server gone: either way nothing is left to stop.
-        return
+        return str(json.loads(page(f"{url}/v2"))["version"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
-def page(url: str, timeout_s: float = PAGE_TIMEOUT_S) -> str:
-    """Return the text of a plain page, as a server's metrics are.
+def page_client() -> httpx.Client:
+    """Return a client for looking at pages again and again, from several threads: a new one each time costs 15 ms."""
+    return httpx.Client(trust_env=False, follow_redirects=False)
+
+
+def page(url: str, timeout_s: float = PAGE_TIMEOUT_S, client: httpx.Client | None = None) -> str:
+    """Return the text of a plain page, as a server's metrics are; `client` stays open.
 
     Raises:
         RequestFailed: no answer in time, one that is an error, or one of more than MAX_PAGE bytes.
@@ -163,8 +208,8 @@ def page(url: str, timeout_s: float = PAGE_TIMEOUT_S) -> str:
     deadline, data, about = time.monotonic() + timeout_s, b"", Served(url, "")
     try:
         with (
-            httpx.Client(trust_env=False, timeout=timeout_s, follow_redirects=False) as client,
-            client.stream("GET", url) as response,
+            nullcontext(client) if client is not None else page_client() as asked,
+            asked.stream("GET", url, timeout=timeout_s) as response,
         ):
             for piece in response.iter_bytes():
                 data += piece
@@ -180,10 +225,10 @@ def page(url: str, timeout_s: float = PAGE_TIMEOUT_S) -> str:
     return text
 
 
-def _client(ask: Ask) -> httpx.Client:
+def _client(served: Served, ask: Ask) -> httpx.Client:
     # trust_env: sites export http_proxy, and a proxy cannot reach a compute node.
     timeout = httpx.Timeout(ask.timeout_s, connect=min(ask.timeout_s, CONNECT_TIMEOUT_S))
-    return httpx.Client(trust_env=False, timeout=timeout, headers={REQUEST_ID: ask.request_id})
+    return httpx.Client(trust_env=False, timeout=timeout, headers={**served.headers, REQUEST_ID: ask.request_id})
 
 
 def _answer(served: Served, line: str, ask: Ask) -> Answer:

@@ -17,6 +17,7 @@ class Served:
     answer: Callable[[str, dict[str, object]], tuple[int, Iterator[bytes]]]
     url: str = ""
     asked: list[tuple[str, dict[str, object]]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
 
 
 @contextmanager
@@ -33,6 +34,7 @@ def serve(answer: Callable[[str, dict[str, object]], tuple[int, Iterator[bytes]]
 
         def _reply(self, body: dict[str, object]) -> None:
             served.asked.append((self.path, body))
+            served.headers.append({name.lower(): value for name, value in self.headers.items()})
             status, pieces = served.answer(self.path, body)
             self.send_response(status)
             self.end_headers()

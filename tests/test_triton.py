@@ -8,11 +8,12 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from slurm_llm.errors import RequestFailed
-from slurm_llm.triton import Ask, Served, generate, stream
+from slurm_llm.errors import InputError, NotReached, RequestFailed
+from slurm_llm.triton import Ask, Served, generate, stop, stream
 from tests.http_server import serve
 
 Answer = tuple[int, Iterator[bytes]]
@@ -95,6 +96,41 @@ def test_an_interrupt_cancels_the_request() -> None:
     assert server.asked[-1][1] == {"id": "mine", "text_input": "", "stop": True}
 
 
+def test_a_stop_goes_wherever_the_request_may_be() -> None:
+    """Behind a balancer nobody knows which instance has it; each is told, with the key, whatever it answers."""
+    refused: Answer = (400, iter([b'{"error": "Request cancelled by client"}']))
+    with serve(lambda path, body: refused) as one, serve(lambda path, body: refused) as other:
+        stop(Served("http://balancer:1", "m", headers={"x-key": "secret"}, stops=(one.url, other.url)), "mine")
+    for server in (one, other):
+        assert server.asked == [("/v2/models/m/generate", {"id": "mine", "text_input": "", "stop": True})]
+        assert server.headers[0]["x-key"] == "secret"
+
+
+def test_what_no_stop_reaches_is_told() -> None:
+    """A key that is missing, a server that is gone, an engine that stops nothing by its id."""
+    with serve(lambda path, body: (403, iter([b"restricted"]))) as server, pytest.raises(RequestFailed, match="403"):
+        stop(Served(server.url, "m"), "mine")
+    with pytest.raises(NotReached):
+        stop(Served("http://127.0.0.1:1", "m"), "mine")
+    with pytest.raises(InputError, match="ends one when its client goes"):
+        stop(Served("http://127.0.0.1:1", "m", "vllm"), "mine")
+
+
+def test_a_key_goes_along_and_is_not_shown() -> None:
+    """Whole texts and streams carry the header; no value of ours prints it."""
+    served = Served("", "m", headers={"x-key": "secret"})
+    assert "secret" not in repr(served)
+    for streaming in (False, True):
+        with serve(lambda path, body: ok("a")) as server:
+            own = replace(served, url=server.url)
+            if streaming:
+                list(stream(own, Ask("x")))
+            else:
+                with pytest.raises(RequestFailed):
+                    generate(own, Ask("x"))
+        assert server.headers[0]["x-key"] == "secret"
+
+
 def test_nobody_listens() -> None:
     """A server that is gone is one sentence."""
     with socket.socket() as closed:
@@ -112,6 +148,25 @@ def test_a_deadline_holds() -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(RequestFailed, match=r"no answer within 0\.2 s"):
             generate(Served(url, "m"), Ask("x", timeout_s=0.2))
+
+
+def test_a_request_that_takes_too_long_is_stopped() -> None:
+    """Nobody waits for its answer any more, so the model is not to write it."""
+
+    def answer(path: str, body: dict[str, object]) -> Answer:
+        if body.get("stop"):
+            return 400, iter([b"{}"])
+        return 200, late()
+
+    def late() -> Iterator[bytes]:
+        deadline = time.monotonic() + 30
+        while len(server.asked) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        yield b'{"text_output": ""}'
+
+    with serve(answer) as server, pytest.raises(RequestFailed, match="no answer within"):
+        generate(Served(server.url, "m"), Ask("x", request_id="mine", timeout_s=0.3))
+    assert server.asked[-1][1] == {"id": "mine", "text_input": "", "stop": True}
 
 
 def test_proxies_are_bypassed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,11 +33,16 @@ def expand_nodes(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def is_node_name(text: str) -> bool:
+    """Return whether `text` can be the name of one node."""
+    return _LITERAL.fullmatch(text) is not None
+
+
 def fold_nodes(names: Iterable[str]) -> str:
     """Return the shortest list that keeps the given order: neighbours that count up share a bracket."""
     groups: list[tuple[str, list[tuple[str, str]]]] = []
     for name in names:
-        if not _LITERAL.fullmatch(name):
+        if not is_node_name(name):
             raise ValueError(f"'{name}' is not a node name")
         match = _NUMBERED.fullmatch(name)
         if not match:
