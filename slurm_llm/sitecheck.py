@@ -22,6 +22,7 @@ from slurm_llm.schema import apply_settings
 from slurm_llm.sites.load import Site, load_site, overlay_of
 from slurm_llm.sites.profile import Partition, SiteProfile
 from slurm_llm.slurm.client import scrub_environment
+from slurm_llm.slurm.formats import format_time, parse_time
 from slurm_llm.slurm.survey import (
     node_kinds_argv,
     parse_node_kinds,
@@ -205,7 +206,7 @@ def scratch(site: Site, around: Surroundings) -> Iterator[Path]:
     """
     folder = _root(site.profile, around) / f".{NAME}-{around.run_id()}"
     try:
-        folder.mkdir()
+        folder.mkdir(mode=0o700)
     except OSError as error:
         raise SetupError(
             Problem(str(folder), f"cannot be made: {error.strerror}", todo="cd to a folder of yours")
@@ -314,6 +315,13 @@ def plan_check(wanted: Wanted, site: Site, name: str, time: str | None, around: 
     profile = _with_mpi(site.profile, name)
     spec = _spec(wanted, profile.partitions[name], name, time)
     return app.make_job(spec, replace(site, profile=profile), around)
+
+
+def limit_of(profile: SiteProfile, name: str, seconds: int) -> str:
+    """Return the time limit of a job that needs so many seconds, within the rules of a logical partition."""
+    rules = profile.partitions[name].time
+    most, least = (None if text is None else parse_time(text) for text in (rules.max, rules.min))
+    return format_time(max(least or 0, min(seconds, most or seconds)))
 
 
 def _with_mpi(profile: SiteProfile, name: str) -> SiteProfile:

@@ -16,11 +16,12 @@ from slurm_llm.observe import probe
 from slurm_llm.observe.checkrows import Row, Verdict, exit_code
 from slurm_llm.observe.insiderows import fold
 from slurm_llm.observe.refusals import explain_refusal
+from slurm_llm.ownfiles import write_texts
 from slurm_llm.rundir import PROBE_SCRIPT
-from slurm_llm.sitecheck import NAME, SiteReport, Wanted, located, plan_check, refused, room_of
+from slurm_llm.sitecheck import NAME, SiteReport, Wanted, limit_of, located, plan_check, refused, room_of
 from slurm_llm.sites.profile import SiteProfile
 from slurm_llm.slurm.facts import JobFacts
-from slurm_llm.slurm.formats import JobId, format_time, parse_time
+from slurm_llm.slurm.formats import JobId
 from slurm_llm.slurm.reasons import Clears, explain_reason
 from slurm_llm.slurm.states import SlurmState, run_state
 from slurm_llm.surroundings import Surroundings
@@ -64,7 +65,7 @@ def run_probe(
     profile = site.profile.for_partition(name)
     partition = profile.partitions[name]
     wanted = replace(wanted, room=room_of(partition, report.facts))
-    job = plan_check(wanted, site, name, _limit(profile, name), around)
+    job = plan_check(wanted, site, name, limit_of(profile, name, LIMIT_S), around)
     folder = app.log_root(job, around) / f"{NAME}-{around.run_id()}"
     _write(folder, _texts(job, profile, folder, around), _logs_remedy(job))
     slurm = around.slurm()
@@ -89,12 +90,6 @@ def run_probe(
     return ProbeReport(name, submitted.job_id.number, tuple(rows), folder if stays else None, records)
 
 
-def _limit(profile: SiteProfile, name: str) -> str:
-    rules = profile.partitions[name].time
-    most, least = (None if text is None else parse_time(text) for text in (rules.max, rules.min))
-    return format_time(max(least or 0, min(LIMIT_S, most or LIMIT_S)))
-
-
 def _texts(job: app.Job, profile: SiteProfile, folder: Path, around: Surroundings) -> dict[str, str]:
     """Return the files of a probe's folder."""
     target = render.Target(folder, job.plan.python or sys.executable, around.environ)
@@ -112,10 +107,7 @@ def _logs_remedy(job: app.Job) -> str:
 
 def _write(folder: Path, texts: dict[str, str], todo: str) -> None:
     try:
-        for name, text in texts.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+        write_texts(folder, texts)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         what = f"cannot be written: {error.strerror}"

@@ -23,6 +23,7 @@ from slurm_llm.process import NOT_FOUND_RC, Completed
 from slurm_llm.render import Target, render_probe
 from slurm_llm.sitecheck import Wanted, check_site, plan_check, sizes_of
 from slurm_llm.siteprobe import run_probe
+from slurm_llm.siterehearsal import rehearsal_of
 from slurm_llm.sites.find import split_target
 from slurm_llm.sites.load import load_site
 from slurm_llm.sites.queues import Partition
@@ -207,6 +208,31 @@ def test_a_job_on_all_gpus_is_tried_too(around: Here, slurm: FakeSlurm) -> None:
     rows = {row.name: row for row in report.rows if row.topic == "partition gpu"}
     assert (rows["a job"].verdict, rows["a full node"].verdict) == (Verdict.OK, Verdict.REFUSED)
     assert (rows["a full node"].key, report.exit_code) == ("partitions.gpu.memory", 6)
+
+
+@pytest.mark.parametrize(
+    ("partition", "nodes", "sizes"),
+    [
+        ({"gpus_per_node": 4}, None, (2, 4)),
+        ({"gpus_per_node": 4}, 3, (3, 4)),
+        ({"gpus_per_node": 4, "limits": {"max_nodes": 1}}, None, (1, 4)),
+        ({"gpus_per_node": 4, "limits": {"max_gpus": 4}}, None, (2, 2)),
+        ({"gpus_per_node": 4, "limits": {"max_gpus": 3}}, None, (1, 3)),
+        ({"gpus_per_node": 0}, None, (2, 2)),
+    ],
+)
+def test_a_rehearsal_takes_whole_nodes(
+    around: Here, partition: dict[str, Tree], nodes: int | None, sizes: tuple[int, int]
+) -> None:
+    """Every GPU of its nodes as far as the partition gives so many, and two ranks a node where there are none."""
+    report = check_site(Wanted(write_site(around, partition), nodes=nodes), around)
+    asked = Wanted("", nodes=nodes, settings=("engine_args.seed=3",))
+    wanted = rehearsal_of(asked, report, "gpu", "00:10:00", cuda=True)
+    assert (wanted.nodes, wanted.ranks) == sizes
+    spec = plan_check(wanted, report.site, "gpu", None, around).spec
+    assert (spec.pipeline_parallel_size, spec.tensor_parallel_size) == sizes
+    assert spec.engine_args == {"device": "cuda", "seed": 3}
+    assert spec.timeouts.ready_s == 300
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ SITE_COMMANDS = {
     "diff": ("site", "Show where two profiles differ."),
     "lint": ("sitetools", "Name every fault of profile files."),
     "init": ("sitetools", "Draft a profile from the live cluster."),
-    "check": ("sitecheck", "Try a profile on the cluster: sbatch --test-only, or a one-minute probe."),
+    "check": ("sitecheck", "Try a profile on the cluster: sbatch --test-only, a probe, a rehearsal."),
     "epilog": ("siteepilog", "Print the Slurm epilog script that removes leftovers."),
     "schema": ("site", "Print the JSON Schema of profile files, for editors."),
 }
@@ -75,20 +75,23 @@ def show(name: str | None, origin: bool, everything: bool, as_json: bool) -> Non
     is the profile that a job would take here.
     """
     from slurm_llm.cli.siteview import origin_text, shown_text
+    from slurm_llm.observe.redact import Redactor
     from slurm_llm.sites.view import by_item, tree_of
 
     loaded, partition, rows = _loaded(name)
+    hide = Redactor()
+    hide.learn_tree(tree_of(rows))
     if as_json and origin:
         found = [{"key": leaf.name, "value": leaf.value, "origin": leaf.origin or "default"} for leaf in rows]
-        click.echo(json.dumps(found, indent=1, ensure_ascii=False))
+        click.echo(json.dumps(hide.tree(found), indent=1, ensure_ascii=False))
     elif as_json:
-        click.echo(json.dumps(tree_of(rows), indent=1, ensure_ascii=False))
+        click.echo(json.dumps(hide.tree(tree_of(rows)), indent=1, ensure_ascii=False))
     else:
         kept = [leaf for leaf in rows if everything or not leaf.is_silent]
         if origin:
             kept = [item for leaf in kept for item in by_item(leaf, loaded.document)]
         text = origin_text(loaded, partition, kept) if origin else shown_text(loaded, partition, kept, everything)
-        click.echo(text, nl=False)
+        click.echo(hide.text(text), nl=False)
 
 
 @click.command()
