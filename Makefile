@@ -19,10 +19,11 @@ SOURCES := $(shell find slurm_llm job_templates site_configs -type f -not -name 
 help:
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/  make \1\t\2/p' Makefile
 
-# What a check needs, and as root, where jobs are run, MPI and the library that Triton's Python stub links to.
-PACKAGES := python3-venv shellcheck
+# What a check needs: a browser looks at reports. And as root, where jobs are run, MPI and the library that Triton's
+# Python stub links to.
+PACKAGES := python3-venv shellcheck chromium-headless-shell fonts-dejavu-core
 ifeq ($(shell id -u),0)
-PACKAGES += libpython3.11 openmpi-bin libopenmpi3 libpmix2 libpmix-dev iproute2 haproxy nginx-light
+PACKAGES += libpython3.11 openmpi-bin libopenmpi3 libpmix2 libpmix-dev iproute2 haproxy nginx-light prometheus
 endif
 
 $(VENV)/.dependencies: pyproject.toml
@@ -53,13 +54,21 @@ $(VENV)/triton-2.43/.installed: $(VENV)/.dependencies
 	@umask 022 && $(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/triton-2.43 nvidia-pytriton==0.5.3
 	@touch $@
 
+# The load generator of `bench`, 0.4 GB, in a Python environment of its own: its numpy is not the rehearsal's.
+AIPERF_VENV ?= $(VENV)-aiperf
+$(AIPERF_VENV)/.installed: tests/benching/requirements.txt
+	@umask 022 && $(SYSTEM_PYTHON) -m venv --clear $(AIPERF_VENV) && $(AIPERF_VENV)/bin/pip install --quiet --upgrade pip
+	@umask 022 && $(AIPERF_VENV)/bin/pip install --quiet --no-deps -r tests/benching/requirements.txt
+	@touch $@
+
 # Tests send Ctrl-C, to which a shell makes deaf what it runs beside itself.
 HEARING = env --default-signal=INT,QUIT,HUP
-PYTEST = $(HEARING) $(BIN)/python -m pytest -q -m '(cluster or rehearsal) and not vllm'
+PYTEST = AIPERF_VENV=$(AIPERF_VENV) $(HEARING) $(BIN)/python -m pytest -q -m '(cluster or rehearsal) and not vllm'
 SECOND = DEVCLUSTER_STATE=/var/lib/slurm_llm/devcluster-second DEVCLUSTER_USER=llm2
 BESIDE := tests/rehearsal tests/agent tests/engines $(patsubst %,tests/cluster/test_%.py, \
-    containers devcluster epilog front image imitation metrics site_check site_features site_init stages)
-test: install $(VENV)/triton-2.43/.installed ## every check and test, on a real Slurm cluster too (needs root)
+    bench containers devcluster epilog front image imitation in_allocation logs metrics prometheus report security \
+    site_check site_features site_init site_rehearsal stages staging then top tunnel)
+test: install $(VENV)/triton-2.43/.installed $(AIPERF_VENV)/.installed ## every check and test, on a real Slurm cluster too (needs root)
 	@# Tests that run jobs mostly wait: two streams of them, each on a cluster of its own. The second is told at the end.
 	@told=$$(mktemp); { $(HEARING) $(MAKE) --no-print-directory check; first=$$?; \
 	    $(SECOND) $(PYTEST) $(BESIDE) && (exit $$first); } >"$$told" 2>&1 & others=$$!; \

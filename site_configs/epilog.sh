@@ -1,6 +1,7 @@
 #!/bin/bash
 # Slurm's Epilog (slurm.conf), or one of several: removes what a job of slurm_llm left on this node when it was killed
-# before its own clean-up: its shared memory, and its folder on local disk. Other jobs' and other programs' files stay.
+# before its own clean-up: its shared memory, its folder on local disk, and its copies of weights. Other jobs' and other
+# programs' files stay.
 #
 # usage: epilog.sh [FOLDER...]     FOLDER: `storage.local` of site profiles, where it is another one than below
 #
@@ -29,6 +30,20 @@ for folder in "${folders[@]}" "$@"; do
     cd "$folder" 2>/dev/null || continue
     as_user find . -maxdepth 1 -type d -uid "$uid" -regextype posix-extended -regex "\./llmrun-${job}\.[0-9]+" \
         -exec rm -rf --one-file-system -- {} +
+    # Copies of weights: the job reads them no more, and those go that nobody keeps and no other job reads.
+    # shellcheck disable=SC2016  # the inner shell is to expand them
+    as_user env job="$job" uid="$uid" bash -c '
+        cd "llmstage-$uid" && [[ -O . ]] || exit
+        for use in *.use-"$job"; do
+            name=${use%.use-*}
+            [[ -f $use && -f $name.lock ]] || continue
+            exec 9<>"$name.lock"
+            flock -n 9 || continue
+            rm -f -- "$use"
+            others=("$name".use-*)
+            [[ -e ${others[0]} ]] || grep -q "\"keep\": true" "$name.json" 2>/dev/null ||
+                rm -rf --one-file-system -- "$name" "$name.part" "$name.json" "$name.lock"
+        done'
 done
 
 # Triton's Python backend leaves empty folders in /tmp that bear no number: a user without a process here needs none.

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 from slurm_llm import runs, waiting
-from slurm_llm.errors import NotReady, Problem
 from slurm_llm.observe.health import RankHealth, build_health
-from slurm_llm.observe.logs import LogLine, last_merged, log_sources
+from slurm_llm.observe.logs import Choice, LogLine, last_merged, log_sources
 from slurm_llm.observe.status import RunStatus
 from slurm_llm.runs import FoundRun
 from slurm_llm.surroundings import Surroundings
@@ -148,8 +147,8 @@ class Run:
         """Return the last `lines` lines, merged by time: of one rank, of some, or of everything."""
         ranks = frozenset((rank,)) if isinstance(rank, int) else None if rank is None else frozenset(rank)
         evidence = runs.evidence_of(self.found)
-        sources = log_sources(evidence) if ranks is None else log_sources(evidence, ranks, ())
-        return last_merged(sources, lines)[0]
+        sources = log_sources(evidence.paths, evidence.job, evidence.attempt, evidence.layout, Choice(ranks))
+        return last_merged(sources, lines)
 
     def wait_ready(self, timeout_s: float | None = None) -> RunStatus:
         """Return once every rank serves.
@@ -199,12 +198,9 @@ class Run:
             NotReady: the run does not serve; RequestFailed: the server answered with an error, or not in time.
         """
         from slurm_llm import triton
+        from slurm_llm.observe.served import served_of
 
-        status = self.status()
-        if not status.endpoints:
-            what = f"serves nothing: it is {status.state.value}"
-            raise NotReady(Problem(f"run {status.run_id}", what, status.cause))
-        served = triton.Served(status.endpoints[0].url, status.model, status.engine)
+        served = served_of(self.status(), self.around.environ)
         ask = triton.Ask(prompt, max_tokens, timeout_s=timeout_s, sampling=sampling or {})
         return triton.stream(served, ask) if stream else triton.generate(served, ask)
 

@@ -9,6 +9,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -23,9 +24,11 @@ from slurm_llm.imagefacts import known_of, place_of
 from slurm_llm.imagefacts import load as load_facts
 from slurm_llm.modelfiles import ModelFiles
 from slurm_llm.observe.refusals import explain_refusal
+from slurm_llm.ownfiles import FOLDER_MODE, SCRIPT_MODE, make_folder, write_new, write_texts
 from slurm_llm.plan import Plan, build_plan
 from slurm_llm.plan.layout import build_sizes
 from slurm_llm.plan.prepared import with_paths
+from slurm_llm.plan.staging import at_home, check_room
 from slurm_llm.process import TIMEOUT_RC
 from slurm_llm.record import RunRecord, Submission, record_to_json, remember_run
 from slurm_llm.render import Target, render
@@ -33,6 +36,7 @@ from slurm_llm.rundir import LOG_ROOT, RECORD, SITE, SPEC, TRITON, RunPaths, run
 from slurm_llm.sites.find import site_folders
 from slurm_llm.sites.load import Site, load_site, overlay_of
 from slurm_llm.slurm.commands import PartitionFacts, Submitted
+from slurm_llm.slurm.dependencies import joined
 from slurm_llm.slurm.versions import SlurmVersion
 from slurm_llm.spec import Container, JobSpec, load_spec_document, parse_spec
 from slurm_llm.surroundings import Surroundings
@@ -61,6 +65,8 @@ class Rendered:
     links: dict[str, Path]
     if_refused: str = "set log_root to a folder of yours"
     """What to do when the file system refuses the directory."""
+    options: tuple[str, ...] = ()
+    """Options of sbatch for this submission alone: the script may be submitted again."""
 
 
 def plan_job(
@@ -123,6 +129,7 @@ def make_job(
     if around is not None:
         spec = _with_account(spec, site, around.environ)
         spec = with_paths(_with_model(spec, around), around.environ)
+        spec = at_home(spec, site.profile, ModelFiles(around.environ, around.cwd), os.getuid())
         version = _slurm_version(site, around)
     if around is None:
         plan = build_plan(spec, site.profile, version)
@@ -162,8 +169,9 @@ def _inspected(plan: Plan, spec: JobSpec, site: Site, around: Surroundings, know
         spec = spec.model_copy(update={"container": image})
     own = Gpu(gpu.memory_gb, gpu.model, plan.allocation.instance_gpus_per_node)
     found = engine.inspect(spec, plan.sizes, files, own, known)
-    if found.problems:
-        raise PlanError(found.problems)
+    problems = (*found.problems, *check_room(spec, site.profile, ModelFiles(around.environ, around.cwd)))
+    if problems:
+        raise PlanError(problems)
     read = () if known is None else (("arguments", f"as read in {known.place}"),)
     return replace(plan, warnings=(*plan.warnings, *found.warnings), facts=(*found.facts, *read))
 
@@ -284,17 +292,13 @@ def write_run(rendered: Rendered) -> None:
     draft = final.with_name(f".{final.name}.tmp")
     try:
         draft.parent.mkdir(parents=True, exist_ok=True)
-        # Variables of a spec may hold tokens: the folder is the user's alone, whatever the umask.
-        draft.mkdir(mode=0o700)
-        for name, text in rendered.texts.items():
-            path = draft / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+        draft.mkdir(mode=FOLDER_MODE)
+        write_texts(draft, rendered.texts)
         for name, target in rendered.links.items():
             path = draft / name
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             path.symlink_to(target)
-        rendered.paths.script_in(draft).chmod(0o755)
+        rendered.paths.script_in(draft).chmod(SCRIPT_MODE)
         draft.rename(final)
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
@@ -307,7 +311,7 @@ def write_run(rendered: Rendered) -> None:
 def submit_job(job: Job, rendered: Rendered, around: Surroundings, options: Sequence[str] = ()) -> Submitted:
     """Write the run directory and submit its script; on a refusal nothing is left behind.
 
-    `options` are further ones of sbatch for this submission alone, as the dependency on another job.
+    `options` are further ones of sbatch for this submission alone, as the dependency on a stage's job.
 
     Returns the job's id, and what sbatch had to say besides, for the user to see.
 
@@ -315,6 +319,10 @@ def submit_job(job: Job, rendered: Rendered, around: Surroundings, options: Sequ
         SubmitError: sbatch refused; SetupError: no Slurm, or the directory cannot be written;
         PlanError: the job can never start on this cluster as it is now.
     """
+    try:
+        options = joined(rendered.options, tuple(options))
+    except ValueError as error:
+        raise InputError(Problem("--dependency", str(error))) from None
     check_place(job, around)
     slurm = around.slurm()
     clusters = job.site.profile.slurm.clusters
@@ -329,14 +337,11 @@ def submit_job(job: Job, rendered: Rendered, around: Surroundings, options: Sequ
         raise _advised(error, job, around) from None
     job_id = submitted.job_id
     job_paths = rendered.paths.job(job_id.number)
-    job_paths.root.mkdir(exist_ok=True)
+    make_folder(job_paths.root)
     submission = Submission(str(job_id.number), job_id.cluster or "", round(around.now(), 3), "submit")
-    try:
-        with job_paths.submission.open("x", encoding="utf-8") as stream:
-            stream.write(record_to_json(submission))
-    except FileExistsError:
-        # The job started at once and has written the same.
-        pass
+    # A job that started at once has written the same.
+    with suppress(FileExistsError):
+        write_new(job_paths.submission, record_to_json(submission))
     remember_run(rendered.paths.root, around.environ)
     return submitted
 

@@ -11,8 +11,9 @@
     ├── RunNotFound               7   no run matches what was asked for
     ├── RunFailed                 8   the job ended badly, or before it was ready
     ├── NotReady                  9   a deadline passed
-    └── RequestFailed            10   the server answered a request with an error
-        └── NotReached           10   no connection to the server could be made
+    ├── RequestFailed            10   the server answered a request with an error
+    │   └── NotReached           10   no connection to the server could be made
+    └── BenchInvalid             11   a measurement must not be used, or two cannot be compared
 
 Exit code 2 stays click's usage error, 130 an interrupt.
 """
@@ -121,6 +122,12 @@ class RequestFailed(SlurmLlmError):
 
 class NotReached(RequestFailed):
     """No connection to the server could be made from here, which says nothing of how it is."""
+
+
+class BenchInvalid(SlurmLlmError):
+    """A measurement must not be used, or two cannot be compared; each problem is one reason."""
+
+    exit_code = 11
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
@@ -30,8 +30,9 @@ SCRIPT_VARIABLES = frozenset(
         *("place", "prefix", "home", "command", "role", "ports", "http", "grpc", "metrics", "engine"),
         *("task", "tasks", "init", "folder", "image", "look", "meeting", "name", "nodes", "options", "program"),
         *("asked", "result", "pause", "by", "limit", "status", "frontend", "variable", "shown_by"),
-        *("ray", "ray_temp", "checking"),
+        *("ray", "ray_temp", "checking", "staging", "staged", "told"),
         *("ranks", "shown", "source", "sources", "target", "value", "written"),
+        *("address", "key", "secret", "groups", "option", "files", "scratch"),
         *("SLURM_JOB_ID", "SLURM_PROCID", "IFS"),
     }
 )
@@ -214,3 +215,7 @@ def check_ports(value: str) -> str:
 
 
 PortRange = Annotated[str, AfterValidator(check_ports)]
+
+TritonApi = Literal["model-repository", "model-config", "shared-memory", "statistics", "trace", "logging"]
+"""Triton's names of what its protocols let others do beside inference, health and metadata."""
+TritonApis = Annotated[tuple[TritonApi, ...], Field(strict=False)]

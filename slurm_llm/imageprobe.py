@@ -14,6 +14,7 @@ from typing import Any
 from slurm_llm import app, containers, render
 from slurm_llm.errors import Problem, RunFailed, SetupError, SlurmError
 from slurm_llm.imagefacts import ImageFacts, Place, folder, load, place_of, save
+from slurm_llm.ownfiles import write_texts
 from slurm_llm.plan.types import Plan
 from slurm_llm.rundir import IMAGE_FOUND, IMAGE_SCRIPT
 from slurm_llm.sites.load import Site, load_site, overlay_of
@@ -172,10 +173,7 @@ def _written(plan: Plan, place: Path, around: Surroundings) -> Iterator[Path]:
     try:
         try:
             place.mkdir(mode=0o700, parents=True)
-            for name, text in texts.items():
-                path = place / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, encoding="utf-8")
+            write_texts(place, texts)
         except OSError as error:
             what = f"cannot be written: {error.strerror}"
             raise SetupError(Problem(str(place), what, todo="set log_root to a folder of yours")) from None

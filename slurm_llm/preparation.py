@@ -127,6 +127,43 @@ class Prepare(Section):
     build: BuildStage | None = None
 
 
+class Client(Section):
+    """A command that the job itself runs once the server is ready; the job ends with it, and with its exit status.
+
+    It finds SLURM_LLM_URL, SLURM_LLM_MODEL and more in its environment, and runs on the job's first node: beside the
+    script, or, `in_image` or with a number of `cpus`, as a step of its own. A server that is started again gets it
+    again only with `restart`. Told to end, it has `grace_s` seconds.
+    """
+
+    command: Annotated[Texts, Field(min_length=1)]
+    env: Environment = {}  # noqa: RUF012
+    in_image: bool = False
+    cpus: Positive | None = None
+    restart: bool = False
+    grace_s: Annotated[int, Field(ge=1, le=600)] = 10
+
+
+def _plain_place(value: str) -> str:
+    if not re.fullmatch(r"/[A-Za-z0-9._/-]*", value):
+        raise ValueError("must be an absolute path of letters, digits, '.', '_', '-' and '/'")
+    return value
+
+
+class Staging(Section):
+    """Copies of a model's folders on a disk of each node, made before the ranks start, which then read those.
+
+    `folders` are what is copied: left out, the `model` and what `engine_args` names as `engine_dir`. `to` is the folder
+    on the node: left out, one of the user's own below the site's `storage.staging`. `exclude` are patterns of file
+    names. With `keep` the copies stay for later jobs.
+    """
+
+    folders: Annotated[tuple[Place, ...], Field(strict=False)] = ()
+    to: Annotated[NonEmpty, AfterValidator(_plain_place)] | None = None
+    exclude: Texts = ()
+    streams: Annotated[int, Field(ge=1, le=64)] = 4
+    keep: bool = False
+
+
 class Bench(Stage):
     """A command that runs beside the server once it is ready, in a job of its own.
 

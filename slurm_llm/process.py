@@ -8,10 +8,11 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 TIMEOUT_RC = 124
 NOT_FOUND_RC = 127
+PR_SET_PDEATHSIG = 1
 LAST_GRACE_S = 10.0
 """Seconds between TERM and KILL for a command that is given up."""
 
@@ -87,6 +88,55 @@ def run_logged(argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None 
         _end(process)
         raise
     return status if status >= 0 else 128 - status
+
+
+def start_piped(argv: Sequence[str], *, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start `argv` in a session of its own, so that Ctrl-C is not its business, with a pipe to each of its streams.
+
+    Raises:
+        OSError: there is no such program.
+    """
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        list(argv), env=dict(env), stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, bufsize=0
+    )
+
+
+def start_logged(argv: Sequence[str], log: Path, *, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start `argv` in a session of its own with both streams appended to `log`; when this process dies it gets TERM.
+
+    Raises:
+        OSError: there is no such program, or the log cannot be written.
+    """
+    # Imported here: no other command needs it.
+    import ctypes
+
+    libc, parent = ctypes.CDLL(None), os.getpid()
+
+    def die_with_parent() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(TIMEOUT_RC)
+
+    with log.open("ab") as stream:
+        return subprocess.Popen(
+            list(argv),
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+
+
+def become(argv: Sequence[str], *, env: Mapping[str, str]) -> NoReturn:
+    """Become the program `argv`: it has this process's terminal, and its exit status is this one's.
+
+    Raises:
+        OSError: there is no such program.
+    """
+    os.execvpe(argv[0], list(argv), dict(env))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -16,10 +16,13 @@ from slurm_llm.assets import agent_files, rehearsal_files, templates_dir
 from slurm_llm.errors import InputError, Problem
 from slurm_llm.expansion import expand
 from slurm_llm.knownerrors import load_known_errors
-from slurm_llm.plan.steps import JOB_OPTIONS, helper_step, sbatch_options, shell_line, world_step
-from slurm_llm.plan.types import ModulePlan, Plan, plan_to_json
+from slurm_llm.plan.access import FIRST_RELEASE, KEY_HEADER, access_groups
+from slurm_llm.plan.asjson import plan_to_json
+from slurm_llm.plan.steps import JOB_OPTIONS, client_step, sbatch_options, shell_line, step_lines, world_step
+from slurm_llm.plan.types import ModulePlan, Plan
 from slurm_llm.rundir import (
     AGENT,
+    CLIENT_SCRIPT,
     ENTER_SCRIPT,
     IMAGE_FOUND,
     IMAGE_LOOK_SCRIPT,
@@ -81,6 +84,9 @@ def render(plan: Plan, target: Target) -> dict[str, str]:
         RANK_SCRIPT: _filled(templates, "rank.sh.j2", **common, **_rank_variables(plan, target)),
         PLAN: plan_to_json(plan),
     }
+    if plan.client is not None:
+        step = shell_line(client_step(plan, str(target.run_dir)))
+        files[CLIENT_SCRIPT] = _filled(templates, "client.sh.j2", **common, client=plan.client, step=step)
     files.update(_container_files(plan, target, templates, common))
     files.update(_agent_files())
     files[f"{AGENT}/{KNOWN_ERRORS}"] = json.dumps(load_known_errors(), indent=0) + "\n"
@@ -121,6 +127,15 @@ def render_image(plan: Plan, target: Target) -> dict[str, str]:
     files.update(_container_files(plan, target, templates, common))
     files.update(_agent_files())
     return files
+
+
+def render_load(plan: Plan, **variables: object) -> str:
+    """Return the script that runs a load generator; `variables` are those of load.sh.j2 beside the plan.
+
+    Raises:
+        InputError: a template of the site's own folder is wrong.
+    """
+    return _filled(_environment(plan.templates), "load.sh.j2", plan=plan, **variables)
 
 
 @dataclass(frozen=True)
@@ -195,18 +210,15 @@ def _job_variables(plan: Plan, target: Target) -> dict[str, object]:
         "hands_over": plan.service is not None and plan.service.hands_over,
         "module_commands": _module_commands(plan.modules),
         "job_options": JOB_OPTIONS,
-        "helper_step": shell_line(helper_step(plan)),
-        "agents_step": shell_line(helper_step(plan, sees_gpus=True)),
-        "clean_step": shell_line(helper_step(plan, living=True)),
+        **step_lines(plan, run_dir),
         "agent_options": f" --clocks {shlex.quote(plan.gpu_clocks)}" if plan.gpu_clocks else "",
-        "preflight_step": shell_line(world_step(plan, run_dir)),
         # With --gpu-bind=none Slurm tells a task nothing of its GPUs.
         "preflight_gpus": 0 if plan.step.gpu_bind == "none" else plan.allocation.gpus.per_node,
         "preflight_options": _preflight_options(plan),
-        "server_steps": [(one, shell_line(world_step(plan, run_dir, one))) for one in plan.instances],
         "need_nodes": plan.allocation.nodes if plan.allocation.spare_nodes else 0,
         "excluded_nodes": f" --excluded {shlex.quote(plan.allocation.exclude)}" if plan.allocation.exclude else "",
         "stop_s": plan.server.exit_timeout_s + STOP_SPARE_S,
+        "key_header": KEY_HEADER,
     }
 
 
@@ -297,6 +309,9 @@ def _rank_variables(plan: Plan, target: Target) -> dict[str, object]:
         "triton": TRITON,
         "python_first": folder,
         "slots": plan.allocation.gpu_slots,
+        "access_groups": access_groups(plan.access),
+        "first_keyed": FIRST_RELEASE,
+        "raise_files": "n" not in dict(plan.ulimits),
     }
 
 

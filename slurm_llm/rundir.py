@@ -7,6 +7,7 @@
   plan.json spec.yaml site.yaml record.json
   stages.json bench.json            stages that the run waits for, and the one that waits for it, where there are any
   slurm-<job id>.out                the job's own output
+  bench/<N>/                        one measurement: load.sh, load.log, the tool's files, result.json
   job-<job id>/                     one Slurm job of that run
     job.json                        written by submit, or by the job itself when sbatch was called by hand
     endpoint.<attempt>.json         once, when ready (mode 0600)
@@ -14,7 +15,7 @@
     result.<attempt>.json           once, at the end
     attempt-<attempt>/              one start of the server
       rank-<n>.log step-<i>.log agents.log preflight.log
-      journal/<node>.jsonl journal/rank-<n>.jsonl journal/head.jsonl
+      journal/<node>.jsonl journal/<node>.samples.jsonl journal/rank-<n>.jsonl journal/head.jsonl
 
 <log root>/<slug>-<run id>.stages/<stage>/   one stage before or after serving
   stage.json                        its commands and product
@@ -35,6 +36,7 @@ LOG_ROOT = "logs"
 JOB_SCRIPT = "job.sub"
 RANK_SCRIPT = "rank.sh"
 ENTER_SCRIPT = "enter.sh"
+CLIENT_SCRIPT = "client.sh"
 PROBE_SCRIPT = "probe.sub"
 PROBE_RANK_SCRIPT = "probe-rank.sh"
 IMAGE_SCRIPT = "image.sub"
@@ -51,6 +53,9 @@ SITE = "site.yaml"
 RECORD = "record.json"
 STAGES = "stages.json"
 BENCH = "bench.json"
+BENCHES = "bench"
+"""Folder with what `bench` has measured, one folder by number each."""
+BENCH_RESULT = "result.json"
 STAGES_ENDING = ".stages"
 """Ending of the folder with a run's stages, beside the run directory."""
 STAGE_RECIPE = "stage.json"
@@ -94,6 +99,10 @@ class RunPaths:
         """Return the script below another root, such as a draft of this directory."""
         return root / JOB_SCRIPT
 
+    def benches(self) -> list[Path]:
+        """Return the folders of measurements, oldest first."""
+        return sorted((path for path in _folders(self.root / BENCHES) if path.name.isdecimal()), key=_number)
+
     def output(self, job_id: int) -> Path:
         """The job's own output."""
         return self.root / f"slurm-{job_id}.out"
@@ -128,6 +137,15 @@ class JobPaths:
         """The HTTP header `name: value` without which inference is refused, where the spec asks for a key."""
         return self.root / f"key.{attempt}"
 
+    @property
+    def stop(self) -> Path:
+        """Asks a run in somebody's allocation to stop, by being there."""
+        return self.root / "stop"
+
+    def client_log(self, attempt: int) -> Path:
+        """What the attempt's client printed, where the spec has one."""
+        return self.root / f"client.{attempt}.log"
+
     def result(self, attempt: int) -> Path:
         """How the attempt ended."""
         return self.root / f"result.{attempt}.json"
@@ -161,6 +179,10 @@ class AttemptPaths:
     def step_log(self, instance: int) -> Path:
         """What srun said about one instance's step."""
         return self.root / f"step-{instance}.log"
+
+
+def _number(path: Path) -> int:
+    return int(path.name)
 
 
 def _folders(root: Path) -> list[Path]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_llm.errors import Problem, RunNotFound, SetupError, SlurmError
-from slurm_llm.observe.facts import Evidence, has_result, load_evidence, serves
+from slurm_llm.observe.facts import Evidence, Reading, has_result, load_evidence, serves
 from slurm_llm.observe.stagewords import load_stages, with_stages
 from slurm_llm.observe.status import RunStatus, SlurmWord, build_status
+from slurm_llm.observe.text import clean
 from slurm_llm.record import known_runs, load_record, load_submission
 from slurm_llm.rundir import LOG_ROOT, PLAN, JobPaths, RunPaths
 from slurm_llm.slurm.facts import JobFacts
@@ -42,6 +43,10 @@ class FoundRun:
             return None
         submission = load_submission(self.job)
         return JobId(self.job.job_id, cluster=(submission.cluster or None) if submission else None)
+
+
+Asking = Callable[[Sequence[FoundRun], Surroundings], list[SlurmWord]]
+"""Returns Slurm's word on each of some jobs, as `ask_slurm` does."""
 
 
 def all_runs(around: Surroundings) -> list[RunPaths]:
@@ -102,22 +107,38 @@ def live_jobs(found: FoundRun, around: Surroundings) -> list[FoundRun]:
     return sorted(live, key=lambda one: one.job_id is None or states.get(one.job_id) is not RunState.PENDING)
 
 
-def status_of(found: FoundRun, around: Surroundings) -> RunStatus:
+def status_of(
+    found: FoundRun, around: Surroundings, ask: Asking | None = None, reading: Reading | None = None
+) -> RunStatus:
     """Return the run's status; a Slurm that does not answer is told in it and is no error.
 
-    Of several jobs of a run the newest one that serves counts; notes say how the others are.
+    Of several jobs of a run the newest one that serves counts; notes say how the others are. Who looks again and again
+    brings an `ask` that remembers Slurm's words for a while, and a `reading` that remembers files.
     """
     group = _jobs_to_ask(found)
-    words = ask_slurm(group, around)
-    return _merged([status_by(one, word, around) for one, word in zip(group, words, strict=True)], group)
+    words = (ask or ask_slurm)(group, around)
+    pairs = zip(group, words, strict=True)
+    return _merged([status_by(one, word, around, reading=reading) for one, word in pairs], group)
 
 
-def status_by(found: FoundRun, word: SlurmWord, around: Surroundings, attempt: int | None = None) -> RunStatus:
+def status_by(
+    found: FoundRun,
+    word: SlurmWord,
+    around: Surroundings,
+    attempt: int | None = None,
+    reading: Reading | None = None,
+) -> RunStatus:
     """Return the status of one job of the run, or as an attempt of it has left it, given what Slurm said."""
     submission = load_submission(found.job) if found.job else None
-    evidence = load_evidence(found.paths, found.job, attempt)
+    evidence = load_evidence(found.paths, found.job, attempt, reading)
     called = "" if found.job is None or _current_job(found.paths).job == found.job else str(found.job.job_id)
-    status = build_status(evidence, word, around.now(), submission.time if submission else None, called)
+    guest = submission is not None and submission.is_guest
+    # The allocation of a guest has a name and a time of its own.
+    submitted = submission.time if submission and not guest else None
+    status = build_status(evidence, word, around.now(), submitted, called)
+    code = evidence.result.exit_code if evidence.result and status.has_result else None
+    failed_client = status.state is RunState.FAILED and evidence.client_failed
+    status = replace(status, guest=guest, exit_code=code, log_of="the client" if failed_client else status.log_of)
     return with_stages(status, load_stages(found.paths.root), word)
 
 
@@ -201,11 +222,16 @@ def _status_or_none(
 
 def _as_path(wanted: str, around: Surroundings) -> FoundRun | None:
     path = Path(os.path.normpath(around.cwd / wanted))
-    if "/" not in wanted and not (path / PLAN).is_file():
-        return None
-    for folder in (path, *path.parents):
-        if (folder / PLAN).is_file():
-            return _within(RunPaths(folder), path)
+    try:
+        if "/" not in wanted and not (path / PLAN).is_file():
+            return None
+        for folder in (path, *path.parents):
+            if (folder / PLAN).is_file():
+                return _within(RunPaths(folder), path)
+    except OSError as error:
+        # A name that is too long, say, is no path; a path was meant as one.
+        if "/" in wanted:
+            raise RunNotFound(Problem("RUN", clean(wanted), f"cannot be looked into: {error.strerror}")) from None
     return None
 
 
@@ -228,7 +254,14 @@ def _by_job_id(wanted: str, runs: Sequence[RunPaths]) -> list[FoundRun]:
     if not (wanted.isascii() and wanted.isdecimal()):
         return []
     jobs = (FoundRun(run, run.job(int(wanted)), pinned=True) for run in runs)
-    return [found for found in jobs if found.job is not None and found.job.root.is_dir()]
+    known = [found for found in jobs if found.job is not None and found.job.root.is_dir()]
+    # Runs in one allocation have its job in common: the newest is meant.
+    return known[-1:] if known and _is_guest(known[-1]) else known
+
+
+def _is_guest(found: FoundRun) -> bool:
+    submission = load_submission(found.job) if found.job else None
+    return submission is not None and submission.is_guest
 
 
 def _by_run_id(wanted: str, runs: Sequence[RunPaths]) -> list[FoundRun]:

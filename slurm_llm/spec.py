@@ -25,13 +25,34 @@ from slurm_llm.fields import (
     Size,
     SlurmMemory,
     SlurmTime,
+    TritonApis,
 )
-from slurm_llm.preparation import Bench, Prepare
+from slurm_llm.preparation import Bench, Client, Prepare, Staging
 from slurm_llm.schema import Section, apply_settings, validate
 from slurm_llm.yamlio import Document, Tree, load_document, parse_document
 
 EngineName = Literal["llmapi", "tensorrtllm", "vllm", "rehearsal"]
 LaunchName = Literal["leader", "llmapi_launch", "orchestrator", "single", "ray"]
+
+MailType = Literal[
+    "NONE",
+    "BEGIN",
+    "END",
+    "FAIL",
+    "REQUEUE",
+    "ALL",
+    "INVALID_DEPEND",
+    "STAGE_OUT",
+    "TIME_LIMIT",
+    "TIME_LIMIT_90",
+    "TIME_LIMIT_80",
+    "TIME_LIMIT_50",
+]
+"""Moments of sbatch(1), `--mail-type`."""
+MailTypes = Annotated[tuple[MailType, ...], Field(strict=False)]
+_HOST = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+_MAIL = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9._%+-]*(@{_HOST}(\.{_HOST})*)?\Z")
+"""A user's name, or an address: it becomes an argument of the site's mail program."""
 
 MAX_NAME_BYTES = 1024
 """Slurm's own limit of a job name."""
@@ -52,6 +73,29 @@ def _model(value: str) -> str:
     if any(len(part.encode()) > MAX_FILE_NAME_BYTES for part in value.split("/")):
         raise ValueError(f"must be an id or a path, whose parts have at most {MAX_FILE_NAME_BYTES} bytes")
     return value
+
+
+def _upper(value: object) -> object:
+    return [one.upper() if isinstance(one, str) else one for one in value] if isinstance(value, list) else value
+
+
+def _some(value: tuple[MailType, ...]) -> tuple[MailType, ...]:
+    if not value:
+        raise ValueError("must name a moment; leave `mail` out for no mail")
+    return value
+
+
+def _mail_user(value: str) -> str:
+    if not _MAIL.match(value):
+        raise ValueError("must be one user or one address, as me@example.org")
+    return value
+
+
+class Mail(Section):
+    """Mail that Slurm sends about the job: at which moments, and to whom; left out, to the user who submits."""
+
+    types: Annotated[MailTypes, BeforeValidator(_upper), AfterValidator(_some)] = ("END", "FAIL")
+    user: Annotated[str, Field(max_length=254), AfterValidator(_mail_user)] | None = None
 
 
 class Resources(Section):
@@ -123,8 +167,20 @@ OWNED_TRITON_ARGUMENTS = frozenset(
         "--load-model",
         "--exit-timeout-secs",
         "--log-verbose",
+        "--http-restricted-api",
+        "--grpc-restricted-protocol",
     }
 )
+
+
+class Access(Section):
+    """Who may ask the server what: `key` makes inference need one, drawn in the job; left out, as the site says.
+
+    `open_apis` are APIs of Triton that the site closes and this job opens.
+    """
+
+    key: bool | None = None
+    open_apis: TritonApis = ()
 
 
 class BalancerOptions(Section):
@@ -143,6 +199,12 @@ class Preflight(Section):
 
     mpi: bool | None = None
     dev_shm_mib: Annotated[int, Field(ge=0, le=MOST)] = 64
+
+
+class Metrics(Section):
+    """`exporter`: whether the job has a metrics page of the whole run; left out, as the site says."""
+
+    exporter: bool | None = None
 
 
 class Timeouts(Section):
@@ -212,11 +274,14 @@ class JobSpec(Section):
     constraint: NonEmpty | None = None
     reservation: NonEmpty | None = None
     exclude_nodes: NodeSet | None = None
+    mail: Mail | None = None
+    comment: Annotated[NonEmpty, Field(max_length=1000)] | None = None
     container: Container | None = None
     triton: TritonOptions = TritonOptions()
     frontend: Literal["triton", "openai"] = "triton"
     """What the leader starts: tritonserver, or the image's OpenAI-compatible front end around it."""
     balancer: Annotated[BalancerOptions | None, BeforeValidator(_by_name)] = None
+    access: Access = Access()
     engine_args: dict[NonEmpty, Plain] = {}  # noqa: RUF012
     env: Environment = {}  # noqa: RUF012
     gpu_clocks: Annotated[str, Field(pattern=r"^[0-9]+(,[0-9]+)?$")] | None = None
@@ -224,11 +289,14 @@ class JobSpec(Section):
     site: dict[NonEmpty, JsonValue] = {}  # noqa: RUF012
     """Laid over the site's profile for this job, in the profile's own keys."""
     preflight: Preflight = Preflight()
+    metrics: Metrics = Metrics()
     timeouts: Timeouts = Timeouts()
     recovery: Recovery = Recovery()
     service: Service | None = None
     prepare: Prepare | None = None
+    staging: Staging | None = None
     bench: Bench | None = None
+    client: Client | None = None
     log_root: NonEmpty | None = None
     sbatch_extra: SbatchOptions = ()
     prologue: Shell | None = None

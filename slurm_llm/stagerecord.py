@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from slurm_llm.agent import safely
 from slurm_llm.rundir import STAGE_LOG, STAGE_RESULT, stage_output
 
 DONE, SKIPPED, FAILED, CANCELLED = "DONE", "SKIPPED", "FAILED", "CANCELLED"
@@ -51,7 +52,7 @@ def refs_to_json(refs: Sequence[StageRef]) -> str:
 def load_refs(path: Path) -> tuple[StageRef, ...]:
     """Return the stages that the file at `path` lists, in order; none where nothing readable does."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        value = safely.loads(path.read_text(encoding="utf-8", errors="replace"))
         return tuple(StageRef(**item) for item in value)
     except (OSError, ValueError, TypeError):
         return ()
@@ -65,7 +66,7 @@ def result_to_json(result: StageResult) -> str:
 def load_result(folder: Path) -> StageResult | None:
     """Return how the stage in `folder` ended, or None while nothing readable says so."""
     try:
-        return _result(json.loads((folder / STAGE_RESULT).read_text(encoding="utf-8", errors="replace")))
+        return _result(safely.loads((folder / STAGE_RESULT).read_text(encoding="utf-8", errors="replace")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

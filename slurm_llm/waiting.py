@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from slurm_llm.errors import NotReady, Problem, RunFailed
 from slurm_llm.observe.facts import load_layout
 from slurm_llm.observe.status import RunStatus, SlurmWord
 from slurm_llm.observe.text import clean
+from slurm_llm.record import load_submission
 from slurm_llm.runs import FoundRun, evidence_of, live_jobs, status_by, status_of
 from slurm_llm.slurm.client import SlurmClient
 from slurm_llm.slurm.formats import JobId
@@ -76,6 +81,33 @@ def wait_ready(
     raise AssertionError("a watch has no end")
 
 
+def wait_end(
+    found: FoundRun, around: Surroundings, timeout_s: float | None = None, told: Told = tell_nobody
+) -> RunStatus:
+    """Return once the run has ended, however it did.
+
+    Raises:
+        NotReady: `timeout_s` passed; the job goes on.
+    """
+    begun = around.monotonic()
+    for look in watch(found, around):
+        told(look.status, look.unanswered)
+        if _is_over(look.status) and look.sure:
+            return look.status
+        if timeout_s is not None and around.monotonic() - begun >= timeout_s:
+            what = f"has not ended after {timeout_s:g} s, it is {look.status.state.value}"
+            todo = f"the job goes on; end it with slurm-llm cancel {look.status.run_id}"
+            raise NotReady(Problem(f"job {look.status.job_id}", what, todo=todo))
+    raise AssertionError("a watch has no end")
+
+
+def ended_well(status: RunStatus) -> bool:
+    """Return whether a run that has ended did so as it should, as its job's exit status says where there is one."""
+    if status.exit_code is not None:
+        return status.exit_code == 0
+    return status.state in (RunState.COMPLETED, RunState.CANCELLED)
+
+
 def failure_problems(status: RunStatus) -> list[Problem]:
     """Return why a run that was to serve does not: its end, who went first, what it means and what to do, its log."""
     who = f"job {status.job_id} ({status.name})"
@@ -119,6 +151,8 @@ def _cancel_job(found: FoundRun, around: Surroundings, told: Told) -> RunStatus:
     status = status_by(found, SlurmWord(facts, asked=job_id is not None), around)
     if job_id is None or _is_over(status):
         return status
+    if status.guest:
+        return _stop_guest(found, around, told)
     if facts is not None and facts.state is SlurmState.RUNNING and _stop_in_order(found, job_id, slurm, around):
         status = _wait_end(found, around, _stop_limit(found), told)
         if _is_over(status):
@@ -132,8 +166,41 @@ def _cancel_job(found: FoundRun, around: Surroundings, told: Told) -> RunStatus:
     return status
 
 
+def _is_ours(pid: int) -> bool:
+    """Tell whether a process of this machine is one of this program: ids are given out again."""
+    try:
+        return b"slurm" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _stop_guest(found: FoundRun, around: Surroundings, told: Told) -> RunStatus:
+    """Have whoever started a run in an allocation end it: the job itself is not ours to end.
+
+    Raises:
+        NotReady: it is still there after its time.
+    """
+    own = load_submission(found.job) if found.job else None
+    if own is None or found.job is None:
+        return status_of(found, around)
+    found.job.stop.touch()
+    if own.host == socket.gethostname() and _is_ours(own.pid):
+        # Other machines see the file a little later.
+        os.kill(own.pid, signal.SIGTERM)
+    status = _wait_end(found, around, _stop_limit(found), told)
+    if not _is_over(status):
+        what = f"still {status.state.value}: process {own.pid} on {own.host}, which started it, does not end it"
+        raise NotReady(Problem(f"run {status.run_id}", what, todo=f"`scancel {own.job_id}` ends the whole allocation"))
+    return status
+
+
 def _is_over(status: RunStatus) -> bool:
-    """An end counts once Slurm has let the job go: nothing of it is on a node any more."""
+    """An end counts once Slurm has let the job go: nothing of it is on a node any more.
+
+    A guest's allocation goes on: its own result is its end.
+    """
+    if status.guest and status.ended and status.has_result:
+        return True
     letting_go = status.slurm_state in (SlurmState.COMPLETING, SlurmState.RUNNING, SlurmState.SIGNALING)
     unknown = status.state is RunState.UNKNOWN and status.slurm_answered and status.slurm_state is None
     return (status.ended and not letting_go) or unknown
@@ -155,7 +222,7 @@ def _stop_in_order(found: FoundRun, job_id: JobId, slurm: SlurmClient, around: S
 
 def _stop_limit(found: FoundRun) -> float:
     layout = load_layout(found.paths.plan)
-    return layout.exit_timeout_s + layout.kill_wait_s + STOP_SPARE_S
+    return layout.client_grace_s + layout.exit_timeout_s + layout.kill_wait_s + STOP_SPARE_S
 
 
 def _wait_end(found: FoundRun, around: Surroundings, limit_s: float, told: Told) -> RunStatus:

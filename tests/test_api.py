@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,10 @@ def test_a_serving_run_answers(tmp_path: Path) -> None:
     written = RunDir(tmp_path / "logs" / "demo-20261130-104000-abcd").serving()
     written.log("rank-3.log", "I1130 10:00:00.0 hello\n")
     written.log("rank-4.log", "I1130 10:00:01.0 again\n")
-    run = slurm_llm.find_run("demo", around=around(tmp_path, FakeSlurm([squeue_row(7, "RUNNING")])))
+    here = around(tmp_path, FakeSlurm([squeue_row(7, "RUNNING")]))
+    # A server that listens on loopback alone is asked inside its job only.
+    here = replace(here, environ={**here.environ, "SLURM_JOB_ID": "7"})
+    run = slurm_llm.find_run("demo", around=here)
     assert run.wait_ready(timeout_s=1).ready
     assert [row.state for row in run.ranks()] == ["ready"] * 8
     assert [line.text[-5:] for line in run.logs(lines=10)] == ["hello", "again"]

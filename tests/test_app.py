@@ -468,6 +468,8 @@ def test_a_run_directory_is_its_users_alone(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert rendered.paths.root.stat().st_mode & 0o777 == 0o700
+    files = [path for path in rendered.paths.root.rglob("*") if not path.is_symlink()]
+    assert not [path for path in files if path.stat().st_mode & 0o077]
 
 
 def test_hf_home_is_one_folder(tmp_path: Path) -> None:

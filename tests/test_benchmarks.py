@@ -20,9 +20,18 @@ def test_it_starts(program: Path) -> None:
     assert done.stdout.startswith("usage: ")
 
 
-def test_planning_at_scale_runs() -> None:
-    """It plans thousands of ranks on a site that it makes up itself."""
-    argv = [sys.executable, str(FOLDER / "plan_scale.py"), "--repeats", "1"]
+def test_scale_runs() -> None:
+    """It makes run directories, and asks every command that looks at one."""
+    argv = [sys.executable, str(FOLDER / "scale.py"), "--repeats", "1", "--ranks", "8", "64", "--samples", "3"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("planning and rendering 4096 ranks") == 2
+    titles = {line[:16].strip() for line in done.stdout.splitlines()}
+    assert titles >= {"plan and render", "status", "health", "logs -n 100", "diagnose"}
+
+
+def test_the_start_of_commands_is_measured_beside_others() -> None:
+    """Another program that knows --help stands in for a peer."""
+    argv = [sys.executable, str(FOLDER / "cli_start.py"), "--repeats", "1", "--beside", sys.executable]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"{Path(sys.executable).name} --help" in done.stdout and "slurm-llm status" in done.stdout

@@ -158,7 +158,8 @@ def test_every_variable_that_the_scripts_assign_is_reserved() -> None:
         assigned |= {word for words in re.findall(r"\bread -r ([a-z_ ]+)", text) for word in words.split()}
         assigned |= {word for words in re.findall(r"\blocal ([a-z_ ]+)(?:$|=)", text, re.M) for word in words.split()}
     assert {"run", "rank"} <= assigned, "the scripts changed their form: correct this test"
-    assert assigned <= SCRIPT_VARIABLES
+    # bash gives `_` another value with every command.
+    assert assigned - {"_"} <= SCRIPT_VARIABLES
     assert not READ_ONLY_VARIABLES & SCRIPT_VARIABLES
 
 

@@ -96,6 +96,7 @@ def test_defaults_are_the_schemas(row: Row) -> None:
         return
     named = {"null": None, "none": None, "empty": type(field.default)()} if row.default != "null" else {"null": None}
     default = named[row.default] if row.default in named else parse_scalar(row.default)
+    default = tuple(default) if isinstance(default, list) else default
     assert default == field.default and row.default != "required"
 
 
@@ -105,7 +106,7 @@ def test_words_are_the_schemas(row: Row) -> None:
     words = {word for word in _words(_field(row.key).annotation) if isinstance(word, str)}
     if row.key == "balancer":
         words = {word for word in _words(_field("balancer.program").annotation) if isinstance(word, str)}
-    shown = set(re.findall(r"`(\w+)`", row.type))
+    shown = set(re.findall(r"`([\w-]+)`", row.type))
     assert not words or words == shown
 
 

@@ -19,11 +19,12 @@ LONGEST = "1h"
 
 
 class Ports(NamedTuple):
-    """Where the balancer listens."""
+    """Where the balancer listens; on all addresses where none is given."""
 
     http: int
     grpc: int
     openai: int = 0
+    address: str = ""
 
 
 def _kinds(ports: Ports) -> List[Tuple[str, int, Callable[[probe.Leader], int]]]:
@@ -44,7 +45,8 @@ def haproxy(leaders: Sequence[probe.Leader], ports: Ports, _folder: str) -> str:
     rows += ["    retries 2", "    option redispatch 1", "    retry-on conn-failure"]
     for name, port, of_leader in _kinds(ports):
         form = " proto h2" if name == "grpc" else ""
-        rows += ["frontend " + name, "    bind *:%d%s" % (port, form), "    default_backend to_" + name]
+        own = "%s:%d" % (ports.address or "*", port)
+        rows += ["frontend " + name, "    bind " + own + form, "    default_backend to_" + name]
         rows += ["backend to_" + name, "    balance leastconn", "    option httpchk"]
         rows += ["    http-check send meth GET uri /v2/health/ready", "    http-check expect status 200"]
         for leader in leaders:
@@ -66,7 +68,8 @@ def nginx(leaders: Sequence[probe.Leader], ports: Ports, folder: str) -> str:
         for leader in leaders:
             rows.append("        server %s:%d max_fails=1 fail_timeout=1s;" % (leader.host, of_leader(leader)))
         rows += ["        keepalive 64;", "    }", "    server {"]
-        rows.append("        listen %d%s;" % (port, " http2" if verb == "grpc" else ""))
+        place = "%s:%d" % (ports.address, port) if ports.address else str(port)
+        rows.append("        listen %s%s;" % (place, " http2" if verb == "grpc" else ""))
         rows += [
             "        location / {",
             "            %s_pass %s://to_%s;" % (verb, verb.replace("proxy", "http"), name),

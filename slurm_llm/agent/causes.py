@@ -101,6 +101,15 @@ BY_KIND: Dict[str, Advice] = {
         "Ask for more with `resources.time`; with `service` in the spec a job submits its own successor ahead of its"
         " end and serves on until that one answers (docs/service.md).",
     ),
+    "staging": Advice(
+        "A node could not have its copy of the weights, so no rank was started.",
+        "Make room on that node's disk, or name another with `staging.to`; without `staging` the weights are read where"
+        " they are. More words are in staging.log (`slurm-llm logs RUN --source staging`).",
+    ),
+    "client": Advice(
+        "The server was well; the command that the job runs beside it failed, and the job ends with it.",
+        "Read what it printed (`slurm-llm logs RUN --source client`).",
+    ),
     "idle": Advice(
         "Nobody had asked the model for so long, and the spec has such a server end by itself.",
         "Submit it again when it is needed; `service.idle_stop_s` says how long it waits for requests.",

@@ -12,6 +12,8 @@ TAIL_LINES = 8
 TELLING_LINES = 3
 LINE_LENGTH = 300
 WIDTH = 100
+TOLD = 143
+"""The exit status of a job whose client was told to end (SIGTERM) and said that all was well."""
 BUDGET = reading.Budget(own=4 << 20, others=8 << 20)
 READ_S = 6.0
 """How long logs may be read: a job that ends has little time, and a shared file system can be slow."""
@@ -44,12 +46,12 @@ def result(attempt_dir: str, ranks: int, codes: List[int], preflight_code: int) 
 
 
 def _with_queue(facts: fold.RunFacts, attempt_dir: str) -> phases.Phases:
-    """Return the phases with the time in the queue, unless it was the job itself that has written down its time."""
+    """Return the phases with the time in the queue, where it is known: a guest in an allocation has waited in none."""
     job_dir, name = os.path.split(attempt_dir)
     try:
         with open(os.path.join(job_dir, "job.json"), encoding="utf-8") as stream:
             job = json.load(stream)
-        submitted = float(job["time"]) if job["by"] != "sbatch" else None
+        submitted = float(job["time"]) if job["by"] not in ("sbatch", "allocation") else None
         return phases.queued(facts.phases, submitted, facts.began, int(name.rpartition("-")[2]))
     except (OSError, ValueError, KeyError, TypeError):
         return facts.phases
@@ -63,11 +65,10 @@ def _value(material: diagnose.Material, found: diagnose.Diagnosis) -> Dict[str, 
         # All die at once then, and the first one to be seen is any of them.
         first = fold.end_of(material.records, found.rank)
     preflight = [log for log in material.logs if log.source.where == "preflight"]
-    good = found.state in ("COMPLETED", "CANCELLED") or (found.state == "TIMED_OUT" and facts.ready_at is not None)
     return {
         "state": found.state,
         "cause": found.cause,
-        "exit_code": 0 if good else 1,
+        "exit_code": _exit_code(found, facts),
         "lost_node": found.node if found.kind == "node" else None,
         "first": None if first is None else first._asdict(),
         "log": tail(_told_log(material, found)) if failed and found.kind != "preflight" else [],
@@ -82,10 +83,22 @@ def _value(material: diagnose.Material, found: diagnose.Diagnosis) -> Dict[str, 
     }
 
 
+def _exit_code(found: diagnose.Diagnosis, facts: fold.RunFacts) -> int:
+    """Return the job's exit status: that of its client, where it has one that came to run."""
+    own = facts.client
+    if own is not None and found.kind == "client":
+        return own.code or 1
+    if own is not None and found.state in ("CANCELLED", "TIMED_OUT", "PREEMPTED"):
+        return own.code or TOLD
+    good = found.state in ("COMPLETED", "CANCELLED") or (found.state == "TIMED_OUT" and facts.ready_at is not None)
+    return 0 if good else 1
+
+
 def _told_log(material: diagnose.Material, found: diagnose.Diagnosis) -> Optional[reading.Log]:
     """Return the log to show: that of the rank that is named, else the server step's."""
+    where = "client" if found.kind == "client" else "step"
     for log in material.logs:
-        if log.source.rank == found.rank if found.rank is not None else log.source.where == "step":
+        if log.source.rank == found.rank if found.rank is not None else log.source.where == where:
             return log
     return None
 

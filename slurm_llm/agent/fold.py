@@ -53,6 +53,15 @@ class FirstEnd(NamedTuple):
     at: float
 
 
+class ClientState(NamedTuple):
+    """The client of an attempt; `code` is its exit status, None while it runs, and `told` that it was told to end."""
+
+    started: float
+    ended: Optional[float] = None
+    code: Optional[int] = None
+    told: bool = False
+
+
 class RunFacts(NamedTuple):
     """What the journals of one attempt say."""
 
@@ -69,6 +78,7 @@ class RunFacts(NamedTuple):
     phases: "phases.Phases" = phases.Phases()
     service_news: str = ""
     """What has gone wrong with the handover to another job."""
+    client: Optional[ClientState] = None
 
 
 def fold(records: Iterable[Record], ranks: int) -> RunFacts:
@@ -86,6 +96,8 @@ def fold(records: Iterable[Record], ranks: int) -> RunFacts:
             state, reason = str(item["state"]), str(item.get("reason", ""))
             if state == "READY" and ready_at is None:
                 ready_at = float(item["t"])
+        elif kind in ("copies", "staged") and state == "STARTING":
+            reason = str(item.get("text", ""))
         elif kind == "stop":
             stop_why = _better_why(stop_why, str(item.get("why", "stop")))
         elif kind == "restart":
@@ -113,7 +125,20 @@ def fold(records: Iterable[Record], ranks: int) -> RunFacts:
         requeued,
         phases.phases(ordered, ranks),
         service_news,
+        _client(ordered),
     )
+
+
+def _client(ordered: List[Record]) -> Optional[ClientState]:
+    found: Optional[ClientState] = None
+    for item in ordered:
+        if item["kind"] == "client-start":
+            found = ClientState(float(item["t"]))
+        elif item["kind"] == "client-told" and found is not None:
+            found = found._replace(told=True)
+        elif item["kind"] == "client-end" and found is not None:
+            found = found._replace(ended=float(item["t"]), code=int(item["code"]), told=bool(item.get("told")))
+    return found
 
 
 def _better_why(known: Optional[str], told: str) -> str:
@@ -135,8 +160,9 @@ def _apply(own: RankState, item: Record) -> RankState:
         gpus = item.get("gpus", own.visible_gpus)
         return own._replace(node=item.get("node", own.node), state=STARTING, started=when, visible_gpus=gpus)
     if kind == "found" and item.get("main"):
-        node, started = item.get("node", own.node), own.started or when
-        return own._replace(node=node, state=LOADING, pid=item.get("pid"), started=started)
+        node, started = item.get("node", own.node), own.started or item.get("started") or when
+        gpus = item.get("gpus", own.visible_gpus)
+        return own._replace(node=node, state=LOADING, pid=item.get("pid"), started=started, visible_gpus=gpus)
     if kind == "loaded":
         return own._replace(state=LOADED, loaded=when)
     if kind == "ended" and item.get("main"):
@@ -286,6 +312,19 @@ def shown(name: str) -> str:
 def describe_complaint(item: Record) -> str:
     """Return one sentence on the first rank whose model failed though none of its processes ended."""
     return "rank %d on node %s: %s" % (item["rank"], item.get("node", "?"), item["text"])
+
+
+def waiting_for(facts: RunFacts, last_answer: str) -> str:
+    """Return what a run that is not ready waits for, given the last answer of a leader."""
+    silent = [str(own.rank) for own in facts.ranks.values() if own.state == WAITING]
+    if silent:
+        return "no engine process seen for rank %s" % ",".join(silent)
+    return "every rank runs, but no generation is answered (the leader's last answer: %s)" % last_answer
+
+
+def describe_client(code: int) -> str:
+    """Return how a client ended by itself, given its exit status; also the reason of the stop that follows."""
+    return "the client ended: %s" % describe_exit_code(code) if code else "the client has ended"
 
 
 def first_words(facts: RunFacts, records: List[Record]) -> str:

@@ -5,20 +5,23 @@ import os
 import time
 from typing import Any, Dict, List, Optional
 
-from . import balancer, journal, ports, probe, processes
+from . import balancer, interfaces, journal, keys, ports, probe, processes
 
 SETTLE_S = 0.3
 """Slurm ends the balancer with all else: whoever asked for the end is to be heard first."""
 
 
 class Front:
-    """The front of one attempt; `open` is called once every instance has answered."""
+    """The front of one attempt; `open` is called once every instance has answered, and `value` is the endpoint file."""
 
     def __init__(self, plan: Dict[str, Any], attempt_dir: str) -> None:
         self.plan = plan
         self.attempt_dir = attempt_dir
         self.missed_at: Optional[float] = None
         self.openai = plan.get("frontend") is not None
+        self.value: Dict[str, Any] = {}
+        self.exporter = ""
+        """Address of the run's own metrics page."""
         self.asked: Optional[Dict[str, Any]] = plan.get("balancer")
         self.balancer = None if self.asked is None else balancer.Balancer(str(self.asked["program"]), attempt_dir)
 
@@ -35,8 +38,9 @@ class Front:
             return "the load balancer cannot be started: %s" % error
         attempt = self.attempt_dir.rpartition("-")[2]
         path = os.path.join(os.path.dirname(self.attempt_dir), "endpoint.%s.json" % attempt)
+        self.value = self._value(int(attempt), leaders)
         try:
-            journal.write_once(path, json.dumps(self._value(int(attempt), leaders), indent=1) + "\n")
+            journal.write_once(path, json.dumps(self.value, indent=1) + "\n")
         except OSError as error:
             return "cannot write %s: %s" % (path, error)
         return ""
@@ -62,7 +66,12 @@ class Front:
         given, count = self.plan["ports"], len(self.plan["instances"])
         seed = int(os.environ.get("SLURM_JOB_ID", "0")) * (count + 1) + count
         http, grpc, openai = ports.draw(given["low"], given["high"], seed, [int(asked["port"] or 0), 0, 0])
-        return balancer.Ports(http, grpc, openai if self.openai else 0)
+        return balancer.Ports(http, grpc, openai if self.openai else 0, bind_address(self.plan))
+
+    def _common(self) -> Dict[str, Any]:
+        """Return what every address has: where the key lies that inference needs, if it needs one."""
+        path = keys.path_of(self.attempt_dir)
+        return {"key_file": path} if os.path.exists(path) else {}
 
     def _value(self, attempt: int, leaders: List[probe.Leader]) -> Dict[str, Any]:
         value: Dict[str, Any] = {
@@ -70,18 +79,37 @@ class Front:
             "job_id": os.environ.get("SLURM_JOB_ID", ""),
             "model": self.plan["server"]["model_name"],
             "ready": round(time.time(), 3),
-            "instances": [_instance(leader, self.openai) for leader in leaders],
+            "instances": [dict(_instance(leader, self.openai), **self._common()) for leader in leaders],
         }
+        if self.exporter:
+            value["exporter"] = self.exporter
         if self.balancer is not None and self.balancer.ports is not None:
-            host, own = processes.node_name(), self.balancer.ports
+            own = self.balancer.ports
+            host = own.address or processes.node_name()
             value["balancer"] = {
                 "program": self.balancer.program,
                 "url": "http://%s:%d" % (host, own.http),
                 "grpc": "%s:%d" % (host, own.grpc),
             }
+            value["balancer"].update(self._common())
             if self.openai:
                 value["balancer"]["openai"] = "http://%s:%d/v1" % (host, own.openai)
         return value
+
+
+def bind_address(plan: Dict[str, Any]) -> str:
+    """Return the address of this node that the job's own servers listen on, as the site wants it; empty for all.
+
+    Raises:
+        ValueError: the site's interface has no IPv4 address here.
+    """
+    bind = plan.get("access", {}).get("bind", "all")
+    if bind == "loopback":
+        return "127.0.0.1"
+    address = interfaces.ipv4(str(plan["interface"])) if bind == "interface" else ""
+    if bind == "interface" and not address:
+        raise ValueError("interface %s has no IPv4 address here (network.interface)" % plan["interface"])
+    return address
 
 
 def _instance(leader: probe.Leader, openai: bool) -> Dict[str, Any]:

@@ -6,13 +6,28 @@ its own journal, `job.jsonl`: a note to stop, and one that every server step has
 
 import json
 import os
-import select
 import signal
-import threading
 import time
 from typing import Any, Dict, List, Optional
 
-from . import fold, front, journal, nodes, orders, probe, prober, service, watchdog, writer
+from . import (
+    client,
+    diary,
+    exporter,
+    fold,
+    front,
+    inbox,
+    journal,
+    keys,
+    nodes,
+    orders,
+    probe,
+    prober,
+    service,
+    stagewatch,
+    watchdog,
+    writer,
+)
 
 TICK_S = 0.2
 LOOK_S = 0.5
@@ -21,14 +36,13 @@ SETTLE_S = 0.3
 """How long after the first end other nodes' reports are awaited, so that the earliest one is named."""
 COMPLAINT_S = 1.2
 """How long a rank whose model failed has for an end of its own, which says more."""
-HELLO_S = 10.0
 GIVE_UP_S = 5.0
 """How long the agents of the living nodes have for an end, once another node is lost."""
 AGENTS_S = 15.0
 """How long beyond Triton's exit timeout the agents may take to end."""
 
 
-class Head:
+class Head(diary.Diary):
     """One attempt's head; `run` returns 0 when the agents have gone."""
 
     def __init__(self, run_dir: str, attempt_dir: str) -> None:
@@ -36,30 +50,31 @@ class Head:
             self.plan: Dict[str, Any] = json.load(stream)
         self.attempt_dir = attempt_dir
         self.parent = os.getppid()
-        self.writer = writer.Writer(os.path.join(attempt_dir, "journal", "head.jsonl"))
+        super().__init__(os.path.join(attempt_dir, "journal", "head.jsonl"))
         self.ranks = len(self.plan["ranks"])
         self.instance_of = {item["leader"]: item["index"] for item in self.plan["instances"]}
-        self.records: List[journal.Record] = []
-        self.script = os.path.join(attempt_dir, "journal", "job.jsonl")
-        self.script_read = 0
-        self.hellos: Dict[str, str] = {}
+        self.script = inbox.Script(os.path.join(attempt_dir, "journal", "job.jsonl"))
+        self.pipe = inbox.Pipe()
         limits = {name: float(self.plan["limits"][name]) for name in watchdog.Limits._fields}
         self.watchdog = watchdog.Watchdog(watchdog.Limits(**limits), watchdog.members_of(self.plan))
         self.alive = nodes.Nodes(os.path.join(attempt_dir, "agents.log"))
         self.gave_up = False
-        self.unsaid: List[str] = []
         self.give_up_at: Optional[float] = None
         self.complaint: Optional[journal.Record] = None
         self.complained_at = 0.0
-        self.nodes = int(self.plan["allocation"]["nodes"])
         self.order: Optional[str] = None
         self.front = front.Front(self.plan, attempt_dir)
-        self.prober = prober.Prober(self.plan["server"]["model_name"], self.plan["probe"], self.watchdog.limits)
+        self.client = client.Client(self.plan, run_dir, attempt_dir, self.note)
+        self.staging = stagewatch.StageWatch(self.plan, self.note, writer.say)
+        asked = self.plan["server"]["model_name"], self.plan["probe"]
+        self.prober = prober.Prober(*asked, self.watchdog.limits, keys.headers(attempt_dir))
         job = os.environ.get("SLURM_JOB_ID", "")
+        self.steps = orders.Steps(job, int(self.plan["allocation"]["nodes"]))
         self.service = service.Service(self.plan, run_dir, job, service.Voice(self.parent, self.note, writer.say))
         self.prober.traffic = self.service.traffic
         self.last_answer = "none"
-        self.state = ""
+        seen = exporter.Sources(lambda: self.state, self.records, self.prober.leaders, self.alive)
+        self.exporter = exporter.Exporter(self.plan, run_dir, attempt_dir, seen)
         self.failed_at: Optional[float] = None
         self.end_seen = False
         self.failed = False
@@ -68,21 +83,6 @@ class Head:
         self.asked = ""
         self.started = time.monotonic()
         self.looked_at = 0.0
-        self.torn = b""
-
-    def note(self, kind: str, **fields: Any) -> None:
-        """Write one record to the head's journal."""
-        item = journal.record(kind, **fields)
-        self.records.append(item)
-        self.writer.write(item)
-
-    def set_state(self, state: str, reason: str = "", **more: Any) -> None:
-        """Record a change of the run's state and tell it in the job's output."""
-        if state == self.state:
-            return
-        self.state = state
-        self.note("state", state=state, reason=reason, **more)
-        writer.say("slurm_llm: %s %s%s" % (time.strftime("%H:%M:%S"), state, ": " + reason if reason else ""))
 
     def run(self) -> None:
         """Follow the attempt until the agents' step has closed its output."""
@@ -90,7 +90,8 @@ class Head:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         self.set_state("STARTING")
-        lacks = self.front.lacks()
+        self.front.exporter = self.exporter.start(self.note)
+        lacks = self.front.lacks() or self.client.lacks()
         if lacks:
             self._fail(lacks)
         while self._read() and not self._overdue():
@@ -101,8 +102,10 @@ class Head:
             self._look_for_hangs()
             self._watch_nodes()
             self._heed_service()
+            self._heed_client()
             self._give_order()
-            self._keep_journal()
+            self.mend()
+        self.client.close()
         self.front.close()
         self.service.settle()
         self._heed_service()
@@ -111,15 +114,9 @@ class Head:
 
     def _forgive(self) -> None:
         """What nobody could hear while the head itself stood still is no silence, nor does that time count."""
-        gap = self.alive.stood_still_s(time.monotonic())
+        gap = max(self.alive.stood_still_s(time.monotonic()), self.staging.gone_s(time.monotonic()))
         self.started += gap
         self.watchdog.progress.forgive(gap)
-
-    def _keep_journal(self) -> None:
-        news = self.writer.mend(self.records)
-        if news:
-            self.note("warning", text=news)
-            writer.say("slurm_llm: warning: %s" % news)
 
     def _overdue(self) -> bool:
         """Tell whether the agents have had their time: a lost node's never answers."""
@@ -136,40 +133,15 @@ class Head:
             os.kill(self.parent, number)
 
     def _read_script(self) -> None:
-        try:
-            size = os.stat(self.script).st_size
-            if size == self.script_read:
-                return
-            if size < self.script_read:
-                # Removed by hand, and begun anew.
-                self.script_read = 0
-            with open(self.script, "rb") as stream:
-                stream.seek(self.script_read)
-                data = stream.read()
-        except OSError:
-            return
-        self.script_read += len(data)
-        for item in journal.parse(data):
+        for item in self.script.read():
             self.records.append(item)
             self._heed(item)
 
     def _read(self) -> bool:
-        try:
-            readable, _, _ = select.select([0], [], [], TICK_S)
-        except InterruptedError:
-            return True
-        if not readable:
-            return True
-        data = os.read(0, 65536)
-        if not data:
-            return False
-        *rows, self.torn = (self.torn + data).split(b"\n")
-        rows.append(self.torn)
-        if journal.parse_line(self.torn) is not None:
-            self.torn = b""
-        for item in filter(None, map(journal.parse_line, rows)):
+        found = self.pipe.read(TICK_S)
+        for item in found or ():
             self._note_agent(item)
-        return True
+        return found is not None
 
     def _note_agent(self, item: journal.Record) -> None:
         if "node" not in item:
@@ -180,14 +152,20 @@ class Head:
             self.alive.forget(item["node"])
         elif "node" in item:
             self.alive.heard(item["node"], time.monotonic())
+        self.exporter.tally.hear(item)
+        if item["kind"] in stagewatch.KINDS:
+            self._heed_staging(item)
+            return
         if item["kind"] == "beat":
             self.watchdog.beat(item, time.monotonic())
             return
         if item["kind"] != "sample":
             self.records.append(item)
         if item["kind"] == "hello" and item.get("step"):
-            self.hellos[item["node"]] = str(item["step"])
-            self._check_room(item)
+            self.steps.greet(item["node"], str(item["step"]))
+            lack = nodes.lack_of_room(self.plan, item)
+            if lack:
+                self._fail(lack, why="shm", node=item["node"])
         elif item["kind"] == "ended":
             self.end_seen = True
         elif item["kind"] == "term":
@@ -202,29 +180,17 @@ class Head:
             if item.get("ports"):
                 self._meet(item)
 
-    def _check_room(self, item: journal.Record) -> None:
-        need = self.plan["dev_shm_mib"] * self.plan["allocation"]["ranks_per_node"]
-        if item.get("shm_free_mib", need) < need:
-            what = "/dev/shm of node %s has %d MiB free, %d ranks need %d MiB" % (
-                item["node"],
-                item["shm_free_mib"],
-                self.plan["allocation"]["ranks_per_node"],
-                need,
-            )
-            self._fail(what, why="shm", node=item["node"])
-
     def _meet(self, item: journal.Record) -> None:
         instance = self.instance_of.get(item["rank"])
         if instance is None or instance in self.prober.leaders:
             return
-        given = item["ports"]
-        host = item["node"] if item.get("address") in (None, "0.0.0.0", "::") else item["address"]
-        leader = probe.Leader(instance, host, int(given["http"]), int(given["grpc"] or 0), int(given["metrics"] or 0))
-        self.note("leader", instance=instance, node=item["node"], host=host, http=leader.http)
+        leader = probe.leader_found(instance, item)
+        self.note("leader", instance=instance, node=item["node"], host=leader.host, http=leader.http)
         self.prober.follow(leader)
 
     def _take_answers(self) -> None:
         for said in self.prober.take():
+            self.exporter.tally.answered(said)
             self.last_answer = str(said.answer.status or said.answer.body)
             if self.asked or self.failed or self.failed_at is not None:
                 continue
@@ -233,21 +199,29 @@ class Head:
                 self._stalled(stall)
             elif said.instance not in self.watchdog.answered:
                 continue
-            elif said.answer.ok and len(self.watchdog.answered) == len(self.plan["instances"]):
+            elif not self.prober.ailing and len(self.watchdog.answered) == len(self.plan["instances"]):
                 self._serve()
-            elif not said.answer.ok and self.state == "READY":
-                self.set_state("DEGRADED", "leader of instance %d: %s" % (said.instance, self.last_answer))
+            elif self.prober.ailing and self.state == "READY":
+                self.set_state("DEGRADED", "leader of instance %d: %s" % sorted(self.prober.ailing.items())[0])
 
     def _look_for_hangs(self) -> None:
         now = time.monotonic()
         if self.asked or self.failed or self.failed_at is not None or now - self.looked_at < LOOK_S:
             return
         self.looked_at = now
+        self._heed_staging()
         stall = self.watchdog.overdue(now)
         if stall is None and self.state in ("STARTING", "LOADING"):
             stall = self.watchdog.loading(now - self.started, now, self._waiting_for)
         if stall is not None:
             self._stalled(stall)
+
+    def _heed_staging(self, item: Optional[journal.Record] = None) -> None:
+        trouble = self.staging.look(item, time.monotonic())
+        if trouble and not (self.asked or self.failed):
+            self._fail(trouble, why="staging", node=self.staging.node)
+            # The script ends what still copies.
+            self.tell_script(signal.SIGUSR2)
 
     def _stalled(self, stall: watchdog.Stall) -> None:
         silent = self.alive.silent(time.monotonic())
@@ -255,10 +229,7 @@ class Head:
             self._lose(silent._replace(why="its agent is silent, and %s" % stall.what))
             return
         rank = None if stall.culprit is None else stall.culprit.rank
-        rates = {
-            str(key): [round(own.user, 3), round(own.system, 3), round(own.naps, 1), own.states]
-            for key, own in self.watchdog.progress.rates().items()
-        }
+        rates = self.watchdog.progress.told()
         self.note("stall", rank=rank, what=stall.describe(), rates=rates, refused=stall.refused)
         self._fail(stall.describe())
 
@@ -287,10 +258,11 @@ class Head:
             return
         first = self.state != "DEGRADED"
         wrong = self.front.open([leader for _, leader in sorted(self.prober.leaders.items())]) if first else ""
+        if not wrong:
+            self.set_state("READY")
+            wrong = self.client.start(self.front.value)
         if wrong:
             self._fail(wrong)
-        else:
-            self.set_state("READY")
 
     def _heed(self, item: journal.Record) -> None:
         if item["kind"] == "finish":
@@ -300,6 +272,8 @@ class Head:
                 self.order = "INT"
             elif self.failed_at is None:
                 self.failed_at = time.monotonic()
+        elif item["kind"] in stagewatch.NOTES:
+            self._heed_staging(item)
         elif item["kind"] == "limit":
             self.service.warn()
         elif item["kind"] == "stop" and not self.asked and not self.failed:
@@ -309,7 +283,9 @@ class Head:
 
     def _stop(self, why: str, text: str) -> None:
         self.asked = why
+        self.prober.close()
         self.service.leave()
+        self.client.tell()
         self.set_state("DRAINING", text)
         self.order = "USR1"
 
@@ -320,10 +296,20 @@ class Head:
             if not order.stop:
                 self.set_state("DRAINING", order.text)
                 continue
-            self.note("stop", why=order.stop)
-            self._stop(order.stop, order.text)
-            # The script must know too: it starts no server again.
-            self.tell_script(signal.SIGTERM)
+            self._end_by_itself(order.stop, order.text)
+
+    def _end_by_itself(self, why: str, text: str) -> None:
+        self.note("stop", why=why)
+        self._stop(why, text)
+        # The script must know too: it starts no server again.
+        self.tell_script(signal.SIGTERM)
+
+    def _heed_client(self) -> None:
+        now = time.monotonic()
+        self.client.look(now)
+        end = self.client.news(now)
+        if end is not None and not (self.asked or self.failed or self.finished or self.failed_at is not None):
+            self._end_by_itself(end.describe(), end.describe())
 
     def _judge(self) -> None:
         if self.asked or self.failed:
@@ -348,34 +334,23 @@ class Head:
         return seen and fold.first_end(self.records, None) is not None
 
     def _waiting_for(self) -> str:
-        states = fold.fold(self.records, self.ranks).ranks.values()
-        silent = [str(item.rank) for item in states if item.state == fold.WAITING]
-        if silent:
-            return "no engine process seen for rank %s" % ",".join(silent)
-        return "every rank runs, but no generation is answered (the leader's last answer: %s)" % self.last_answer
+        return fold.waiting_for(fold.fold(self.records, self.ranks), self.last_answer)
 
     def _fail(self, reason: str, **more: Any) -> None:
         self.failed = True
         self.service.leave()
+        self.client.tell()
         self.set_state("FAILED", reason, **more)
         self.order = "INT" if self.finished else "USR2"
 
     def _give_order(self) -> None:
-        """Signal the agents' step; they stop the ranks on their nodes, clean up and end.
-
-        An agent that has not said hello may have no handler yet and would die of the signal: wait for all, a while.
-        """
-        while self.unsaid:
-            self.note("warning", text=self.unsaid.pop(0))
-        if self.order is None or not self.hellos:
+        """Signal the agents' step; they stop the ranks on their nodes, clean up and end."""
+        for text in self.steps.troubles():
+            self.note("warning", text=text)
+        if self.order is None or (self.order == "USR1" and self.client.leaving()):
             return
-        if len(self.hellos) < self.nodes and time.monotonic() - self.started < HELLO_S:
-            return
-        signal_name, self.order = self.order, None
-        job = os.environ.get("SLURM_JOB_ID", "")
-        for step in set(self.hellos.values()):
-            given = ("%s.%s" % (job, step), signal_name, self.unsaid.append)
-            threading.Thread(target=orders.deliver, args=given, daemon=True).start()
+        if self.steps.give(self.order, time.monotonic() - self.started):
+            self.order = None
 
 
 def main(run_dir: str, attempt_dir: str) -> int:
@@ -387,6 +362,7 @@ def main(run_dir: str, attempt_dir: str) -> int:
         head.run()
     finally:
         if head is not None:
+            head.client.close()
             head.front.close()
         if (head is None or not head.finished) and os.getppid() == script:
             # Nobody would see a rank die now: the job's script ends the servers.

@@ -1,15 +1,23 @@
 """Journals: append-only JSON lines, one writer a file, one write a record. Knows no record's meaning."""
 
-import collections
 import errno
 import json
 import os
 import time
-from typing import Any, Deque, Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List, Optional, Set
+
+from . import safely
 
 Record = Dict[str, Any]
-FREQUENT, KEPT = b'"kind":"sample"', 100
-"""Of records that are written every few seconds for as long as the job runs, and how many of a file are of interest."""
+ENDING, SAMPLES_ENDING = ".jsonl", ".samples.jsonl"
+SAMPLE, KEPT = "sample", 100
+"""Records that are written every few seconds for as long as the job runs, and how many of a node's are of interest."""
+MOST_SAMPLES, LEAST_SAMPLES = 6000, 2
+"""Samples that are read of all nodes together, and of each however many nodes there are."""
+SAMPLE_BYTES = 4096
+"""What a sample may be long: of a node with many ranks and GPUs."""
+CALM_STATES = frozenset(("STARTING", "LOADING", "READY", "DEGRADED"))
+TROUBLE = frozenset(("ended", "lost", "unwatched", "stall", "complaint", "finish", "stop", "term"))
 NO_RESTART = "no-restart"
 """The record of the job's script that says why nothing follows a failed attempt."""
 
@@ -64,7 +72,7 @@ def parse(data: bytes) -> List[Record]:
 def parse_line(text: bytes) -> Optional[Record]:
     """Return the record on one line, or None."""
     try:
-        item = json.loads(text.decode("utf-8", "replace"))
+        item = safely.loads(text.decode("utf-8", "replace"))
     except ValueError:
         return None
     return item if isinstance(item, dict) and "kind" in item and "t" in item else None
@@ -79,26 +87,73 @@ def read(path: str) -> List[Record]:
         return []
 
 
-def read_folder(folder: str) -> List[Record]:
-    """Return the records of every journal below `folder`, in order of time; of frequent ones each file's last."""
+def samples_path(path: str) -> str:
+    """Return the file with the samples of the node whose journal is at `path`."""
+    return path[: -len(ENDING)] + SAMPLES_ENDING
+
+
+def read_folder(folder: str, samples: int = KEPT) -> List[Record]:
+    """Return the records of every journal below `folder`, in order of time; of samples each node's last ones."""
+    names = _names(folder)
+    nodes = sum(name.endswith(SAMPLES_ENDING) for name in names)
+    count = min(samples, max(LEAST_SAMPLES, MOST_SAMPLES // max(1, nodes)))
+    return in_order(item for name in names for item in _read_one(folder, name, count))
+
+
+def read_briefly(folder: str) -> List[Record]:
+    """Return what tells how each rank is: as `read_folder`, with the newest samples alone.
+
+    The journals of single ranks are left out where the agent of their node has told the same: opening thousands of
+    files takes seconds on a shared file system.
+    """
+    names = _names(folder)
+    seldom = {name for name in names if name.startswith("sees-")}
+    of_ranks = {name: int(name[5 : -len(ENDING)]) for name in names if _is_of_rank(name)}
+    found = [
+        item for name in names if name not in of_ranks and name not in seldom for item in _read_one(folder, name, 1)
+    ]
+    told = _told(found)
+    return in_order(
+        found + [item for name, rank in of_ranks.items() if rank not in told for item in _read_one(folder, name, 0)]
+    )
+
+
+def _is_of_rank(name: str) -> bool:
+    return name.startswith("rank-") and name[5 : -len(ENDING)].isdigit()
+
+
+def _told(records: List[Record]) -> Set[Any]:
+    """Return the ranks whose own journals add nothing: seen from their start, and where any has ended, to their end."""
+    begun = {item["rank"] for item in records if item["kind"] == "found" and item.get("started")}
+    if any(item["kind"] in TROUBLE or item.get("state", "READY") not in CALM_STATES for item in records):
+        begun &= {item["rank"] for item in records if item["kind"] == "ended" and item.get("main")}
+    return begun
+
+
+def _names(folder: str) -> List[str]:
     try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(".jsonl"))
+        return sorted(name for name in os.listdir(folder) if name.endswith(ENDING))
     except OSError:
         return []
-    return in_order(item for name in names for item in _read_sparsely(os.path.join(folder, name)))
 
 
-def _read_sparsely(path: str) -> List[Record]:
-    """Return a journal's records without most of the frequent ones: there are tens of thousands after some days."""
-    rows: List[bytes] = []
-    frequent: Deque[bytes] = collections.deque(maxlen=KEPT)
+def _read_one(folder: str, name: str, samples: int) -> List[Record]:
+    path = os.path.join(folder, name)
+    return _read_end(path, samples) if name.endswith(SAMPLES_ENDING) else read(path)
+
+
+def _read_end(path: str, count: int) -> List[Record]:
+    """Return the last `count` records, as far as they lie in the file's last part: it grows for days."""
     try:
         with open(path, "rb") as stream:
-            for row in stream:
-                (frequent if FREQUENT in row else rows).append(row)
+            start = max(0, stream.seek(0, os.SEEK_END) - count * SAMPLE_BYTES)
+            stream.seek(start)
+            rows = stream.read().split(b"\n")
     except OSError:
         return []
-    return [item for item in map(parse_line, rows + list(frequent)) if item is not None]
+    # The first row of a part may be half a record.
+    rows = [row for row in (rows[1:] if start else rows) if row]
+    return [item for item in map(parse_line, rows[-count:] if count else []) if item is not None]
 
 
 def in_order(items: Iterable[Record]) -> List[Record]:

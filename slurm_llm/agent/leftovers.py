@@ -38,7 +38,8 @@ def _unlink(path: str) -> bool:
     return True
 
 
-def _names(folder: str) -> List[str]:
+def names(folder: str) -> List[str]:
+    """Return the names in a folder, none where it cannot be read."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -54,7 +55,7 @@ def _mine(path: str) -> bool:
 
 def remove(tag: str, local_dir: str, mapped: Iterable[str]) -> int:
     """Remove the run's regions, the files that its processes had `mapped` and its folder; return how many."""
-    regions = {os.path.join(SHM, name) for name in _names(SHM) if name.startswith(shm_prefix(tag))}
+    regions = {os.path.join(SHM, name) for name in names(SHM) if name.startswith(shm_prefix(tag))}
     paths = {path for path in (regions | set(mapped)) - _in_use() if _mine(path)}
     count = sum(map(_unlink, paths))
     count += sum(map(_remove_empty, orphaned_python_envs()))
@@ -71,7 +72,7 @@ def orphaned_python_envs() -> List[str]:
     A server that is killed leaves its folder, whose name says nothing about its owner.
     """
     folder, prefix = os.path.split(PYTHON_ENV)
-    paths = [os.path.join(folder, name) for name in _names(folder) if name.startswith(prefix)]
+    paths = [os.path.join(folder, name) for name in names(folder) if name.startswith(prefix)]
     servers = [processes.age(pid) for pid in processes.pids() if _is_server_here(pid)]
     return [path for path in paths if _mine(path) and not any(0 <= age - _age(path) <= CREATION_S for age in servers)]
 
@@ -112,7 +113,7 @@ def sweep(local_dir: str, own_tag: str) -> int:
 def _stale_tags(local_dir: str) -> Set[str]:
     tags = set()
     for folder, pattern in ((SHM, _SHM_NAME), (local_dir, _FOLDER_NAME)):
-        for name in _names(folder):
+        for name in names(folder):
             match = pattern.match(name)
             path = os.path.join(folder, name)
             if match and _mine(path) and _age(path) > SPARE_S:

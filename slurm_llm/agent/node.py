@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
-from . import beats, cgroups, clocks, complaints, gpus, journal, leftovers, processes, writer
+from . import beats, cgroups, clocks, complaints, gpus, journal, leftovers, processes, regions, wrapper, writer
 
 SCAN_FAST_S = 0.2
 SCAN_SLOW_S = 1.0
@@ -87,7 +87,10 @@ class Agent:
     def emit(self, kind: str, **fields: Any) -> None:
         """Write one record to the journal, and to standard output, where the head reads it at once."""
         item = journal.record(kind, node=self.node, **fields)
-        if not self.writer.write(item) and not self.unwritten:
+        if kind == journal.SAMPLE:
+            # In a file of their own: what is told seldom is then read without them.
+            journal.append(journal.samples_path(self.writer.path), item)
+        elif not self.writer.write(item) and not self.unwritten:
             self.unwritten = True
             text = "node %s cannot write to %s: %s" % (self.node, self.writer.path, self.writer.trouble)
             self._tell(journal.record("warning", text=text))
@@ -201,6 +204,8 @@ class Agent:
             self.handles[handle] = item.pid
             self.poller.register(handle, select.POLLIN)
         fields: Dict[str, Any] = {"rank": item.rank, "pid": item.pid, "name": item.name, "main": main}
+        if main:
+            fields.update(wrapper.start_of(self.options.attempt_dir, item.rank))
         if main and item.role == "leader":
             given = processes.arguments(item.pid)
             fields["ports"] = {name: given.get(PORT_OF[name], given.get("%s-port" % name)) for name in PORT_OF}
@@ -211,7 +216,10 @@ class Agent:
         return [item for pid, item in self.watched.items() if pid in self.mains]
 
     def _look_for_loaded(self) -> None:
-        for item in [item for item in self._mains() if item.pid not in self.loaded]:
+        loading = [item for item in self._mains() if item.pid not in self.loaded]
+        if loading:
+            regions.close(self.options.tag)
+        for item in loading:
             if processes.handles_term(self._server(item).pid):
                 self.loaded.add(item.pid)
                 self._remember_files()
@@ -227,6 +235,7 @@ class Agent:
     def _remember_files(self) -> None:
         for pid in self.watched:
             self.mapped |= processes.shared_files(pid)
+        regions.close(self.options.tag, self.mapped)
 
     def _sample(self) -> None:
         self._remember_files()
@@ -239,8 +248,11 @@ class Agent:
             total["rss_mib"] = round(total["rss_mib"] + seen.rss_mib, 1)
             total["cpu_s"] = round(total["cpu_s"] + seen.user_s + seen.system_s, 1)
         look = self.gpus.look(self._ranks())
-        for rank, share in gpus.shares(look, self._ranks()).items():
+        found = gpus.shares(look, self._ranks())
+        for rank, share in found.items():
             ranks.setdefault(str(rank), {}).update(gpus.in_sample(share))
+        for text in self.gpus.complaints(found):
+            self.emit("warning", text=text)
         self.sampled = {int(rank): total["rss_mib"] for rank, total in ranks.items()}
         self.emit("sample", ranks=ranks, shm_free_mib=processes.shm_free_mib(), **gpus.sampled(look))
 
@@ -296,7 +308,7 @@ class Agent:
             del self.handles[handle]
         oom = how in (None, "signal SIGKILL") and self.kills.took(pid)
         if how is None and main:
-            how = self._as_the_wrapper_saw_it(item.rank)
+            how = wrapper.exit_words(self.options.attempt_dir, item.rank)
         self.emit(
             "ended",
             rank=item.rank,
@@ -312,16 +324,6 @@ class Agent:
             **({"helper": True} if pid in self.completing else {}),
             **({"tracker": True} if pid in self.trackers else {}),
         )
-
-    def _as_the_wrapper_saw_it(self, rank: int) -> Optional[str]:
-        """rank.sh reaps the engine at once and writes its status down: wait a moment for that line."""
-        path = os.path.join(self.options.attempt_dir, "journal", "rank-%d.jsonl" % rank)
-        for _ in range(10):
-            for item in reversed(journal.read(path)):
-                if item["kind"] == "exit":
-                    return processes.describe_exit_code(int(item["code"]))
-            time.sleep(0.02)
-        return None
 
     def _stop(self) -> None:
         self._remember_files()

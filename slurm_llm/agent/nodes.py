@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 import time
-from typing import Dict, FrozenSet, List, NamedTuple, Optional, Set
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Set
 
 SILENT_S = 6.0
 """Three beats: from then on a node is looked at."""
@@ -123,6 +123,15 @@ def scontrol(*words: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode("utf-8", "replace")
+
+
+def lack_of_room(plan: Dict[str, Any], hello: Dict[str, Any]) -> str:
+    """Return what a node lacks in /dev/shm for its ranks, given what its agent said first; empty when nothing."""
+    ranks = int(plan["allocation"]["ranks_per_node"])
+    need = plan["dev_shm_mib"] * ranks
+    free = hello.get("shm_free_mib", need)
+    what = "/dev/shm of node %s has %d MiB free, %d ranks need %d MiB"
+    return what % (hello["node"], free, ranks, need) if free < need else ""
 
 
 class Nodes:

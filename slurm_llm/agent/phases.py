@@ -7,6 +7,7 @@ from .journal import Record
 NAMES = (
     ("queue", ("queue_s",)),
     ("check", ("check_s",)),
+    ("staging", ("stage_s",)),
     ("launch", ("launch_s", "start_s")),
     ("load", ("load_s",)),
     ("answer", ("answer_s",)),
@@ -31,6 +32,7 @@ class Phases(NamedTuple):
 
     In their order: from submission to the job's script; agents and preflight; srun and container up to the last rank's
     first line; from there to its engine's process; up to the end of loading; up to the first answered generation.
+    `stage_s`, after the preflight, is of copies of weights.
     `ready_s` is from the script's begin to that.
     """
 
@@ -41,6 +43,7 @@ class Phases(NamedTuple):
     load_s: Optional[float] = None
     answer_s: Optional[float] = None
     ready_s: Optional[float] = None
+    stage_s: Optional[float] = None
     slowest: Tuple[Slowest, ...] = ()
 
 
@@ -57,12 +60,15 @@ class _Moments:
 
     def _note(self, kind: str, item: Record) -> None:
         when, rank = float(item["t"]), item.get("rank")
-        if kind in ("begin", "server"):
+        if kind in ("begin", "server", "staging", "staged"):
             self.of.setdefault(kind, when)
         elif kind == "state" and item.get("state") == "READY":
             self.of.setdefault("ready", when)
         elif isinstance(rank, int) and (kind != "found" or item.get("main")) and kind in self.ranks:
             self.ranks[kind].setdefault(rank, when)
+            if kind == "found" and item.get("started"):
+                # The rank's own journal says the same, where it is read.
+                self.ranks["start"].setdefault(rank, float(item["started"]))
             self.nodes.setdefault(rank, str(item.get("node", "?")))
             if item.get("ports"):
                 self.leaders.append(rank)
@@ -89,7 +95,8 @@ def phases(ordered: List[Record], ranks: int) -> Phases:
     begin, server, ready = at.of.get("begin"), at.of.get("server"), at.of.get("ready")
     started, found, loaded = at.all("start", ranks), at.all("found", ranks), at.loaded()
     return Phases(
-        check_s=_between(begin, server),
+        check_s=_between(begin, at.of.get("staging", server)),
+        stage_s=_between(at.of.get("staging"), at.of.get("staged")),
         launch_s=_between(server, started),
         start_s=_between(started, found),
         load_s=_between(found, ready if loaded is None else loaded),

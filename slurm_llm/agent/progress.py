@@ -4,7 +4,7 @@ A rank that hangs leaves nothing but what its processes do, or no longer do. The
 (polling the network, with many naps) differs from what the one does that they wait for.
 """
 
-from typing import Dict, Iterable, List, NamedTuple, Optional
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 WINDOW_S = 4.0
 """How far back activity is looked at."""
@@ -99,6 +99,13 @@ class Progress:
     def rates(self) -> Dict[int, Rates]:
         """Return every rank's activity a second, of ranks that were seen for long enough."""
         return {rank: _rates(seen) for rank, seen in self.seen.items() if seen[-1].at - seen[0].at >= LEAST_SPAN_S}
+
+    def told(self) -> Dict[str, List[Any]]:
+        """Return the same for a record: cores in user and in system mode, naps a second, states."""
+        return {
+            str(rank): [round(own.user, 3), round(own.system, 3), round(own.naps, 1), own.states]
+            for rank, own in self.rates().items()
+        }
 
     def culprit(self, ranks: Iterable[int]) -> Optional[Culprit]:
         """Return the one of `ranks`, which work together, that behaves otherwise; None when none or several do."""

@@ -4,6 +4,8 @@ A log may have gigabytes, bars drawn with carriage returns, binary junk and line
 bytes is read, a little of its beginning and the rest from its end.
 """
 
+import bisect
+import itertools
 import os
 import re
 import time
@@ -66,13 +68,18 @@ class Log(NamedTuple):
 
 _CHAT = re.compile(rb"[IV]\d{4} \d\d:|[^\n]{0,100}?\b(?:INFO|DEBUG|TRACE)\b")
 _OURS = b"slurm_llm: "
+_CLIENT = b"client: "
 _NEW_ATTEMPT = re.compile(rb"slurm_llm: job \S+ attempt \d+ on ")
-_TROUBLE = re.compile(
-    rb"err(?:or|no)|exception|fail|abort|kill|fatal|denied|refus|cannot|can't|signal|assert|tim(?:ed |e)out|what\(\)|"
-    rb"oom|nccl warn|not found|no such|no available|missing|unable|invalid|unrecogni[sz]ed|corrupt|crash|panic|"
-    rb"terminat",
-    re.IGNORECASE,
+_TROUBLE = tuple(
+    word.encode()
+    for word in (
+        *("error", "errno", "exception", "fail", "abort", "kill", "fatal", "denied", "refus", "cannot", "can't"),
+        *("signal", "assert", "timed out", "timeout", "what()", "oom", "nccl warn", "not found", "no such"),
+        *("no available", "missing", "unable", "invalid", "unrecognised", "unrecognized", "corrupt", "crash", "panic"),
+        "terminat",
+    )
 )
+"""What lines of trouble hold, in small letters."""
 _NOT_TELLING = re.compile(
     r"\s*[|+][-+ |=]|\s*<frozen |\W*$|-{10,}"  # tables, import machinery, rulers
     r"|[IV]\d{4} \d\d:\d\d:|\S{0,40} ?(?:INFO|DEBUG)\b"  # levels that no error has
@@ -132,7 +139,7 @@ class Budget(NamedTuple):
     others: int
 
 
-_SPECIAL = {"agents.log": "agent", "preflight.log": "preflight"}
+_SPECIAL = {"agents.log": "agent", "preflight.log": "preflight", "staging.log": "staging"}
 
 
 def sources(attempt_dir: str) -> List[Source]:
@@ -143,6 +150,9 @@ def sources(attempt_dir: str) -> List[Source]:
         names = [name for name in os.listdir(attempt_dir) if name.endswith(".log")]
     except OSError:
         names = []
+    client = "client.%s.log" % attempt_dir.rpartition("-")[2]
+    if os.path.exists(os.path.join(run_dir, job, client)):
+        found.append(Source(os.path.join(run_dir, job, client), client, "client"))
     for name in names:
         number = name[: -len(".log")].rpartition("-")[2]
         rank = int(number) if name.startswith("rank-") and number.isdigit() else None
@@ -234,22 +244,32 @@ class _Reading:
     def take(self, end: int, block: bytes) -> None:
         """Take in whole lines, of which the last one ends at `end`."""
         self.read += len(block)
-        at, rows = end - len(block), []
-        for row in block.replace(b"\r", b"\n").split(b"\n"):
-            at += len(row) + 1
-            if row.strip():
-                self.last.append(row[:MAX_LINE])
-                troubled = _TROUBLE.search(row, 0, MAX_LINE) is not None
-                if troubled or not _CHAT.match(row):
-                    rows.append((row[:MAX_LINE], min(at, end), troubled))
-        del self.last[: -4 * LAST_LINES]
+        start = end - len(block)
+        text = block.replace(b"\r", b"\n")
+        rows = text.split(b"\n")
+        ends = list(itertools.accumulate(len(row) + 1 for row in rows))
+        self._keep_last(rows)
+        troubled = _troubled(text, ends)
+        wanted = [at for at, row in enumerate(rows) if row and (at in troubled or not _CHAT.match(row)) and row.strip()]
         # A plain text is looked for in a hundredth of the time of an expression, and in a whole block at once.
-        text = b"\n".join(row for row, _, _ in rows)
+        text = b"\n".join(rows[at][:MAX_LINE] for at in wanted)
         likely = [one for one in self.catalogue if not one.needles or any(needle in text for needle in one.needles)]
-        for row, own_end, troubled in rows:
-            self._look(row, own_end, troubled, likely)
+        for at in wanted:
+            self._look(rows[at][:MAX_LINE], min(start + ends[at], end), at in troubled, likely)
+
+    def _keep_last(self, rows: List[bytes]) -> None:
+        most, kept = 4 * LAST_LINES, []  # type: int, List[bytes]
+        for row in reversed(rows):
+            if row.strip():
+                kept.append(row[:MAX_LINE])
+            if len(kept) == most:
+                break
+        self.last = (self.last + kept[::-1])[-most:]
 
     def _look(self, row: bytes, end: int, troubled: bool, likely: List[Entry]) -> None:
+        if self.source.where == "slurm" and row.startswith(_CLIENT):
+            # What a client prints says nothing of the server, and stands in a log of its own.
+            return
         near = [one for one in likely if not one.needles or any(needle in row for needle in one.needles)]
         if self.source.where == "slurm" and row.startswith(_OURS):
             # The job's output repeats lines of the logs, and holds those of all attempts.
@@ -308,9 +328,33 @@ class _Reading:
 
     def _last_lines(self) -> List[str]:
         noise = [entry for entry in self.catalogue if entry.kind == NOISE]
-        rows = [row.decode("utf-8", "replace") for row in self.last]
-        rows = [row for row in rows if not _TABLE.match(row) and not any(re.search(one.pattern, row) for one in noise)]
-        return [printable(row) for row in rows[-LAST_LINES:]]
+        found = []  # type: List[str]
+        for row in reversed(self.last):
+            if len(found) < LAST_LINES and not _is_noise(row, noise):
+                found.append(printable(row.decode("utf-8", "replace")))
+        return found[::-1]
+
+
+def _is_noise(row: bytes, noise: List[Entry]) -> bool:
+    line = row.decode("utf-8", "replace")
+    near = [one for one in noise if not one.needles or any(needle in row for needle in one.needles)]
+    return _TABLE.match(line) is not None or any(re.search(one.pattern, line) for one in near)
+
+
+def _troubled(text: bytes, ends: List[int]) -> Set[int]:
+    """Return the numbers of the lines that hold a word of trouble, given where each line ends.
+
+    One expression for all words, without regard to case, takes ten times as long.
+    """
+    found, small = set(), text.lower()  # type: Set[int], bytes
+    for word in _TROUBLE:
+        at = small.find(word)
+        while at >= 0:
+            line = bisect.bisect_right(ends, at)
+            if at + len(word) - (ends[line - 1] if line else 0) <= MAX_LINE:
+                found.add(line)
+            at = small.find(word, ends[line])
+    return found
 
 
 _TABLE = re.compile(r"\s*[|+][-+ |]|\s*<frozen |\W*$")

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import journal, nodes, processes
+from . import client, journal, nodes, processes
 
 RESTART, REQUEUE, END = "restart", "requeue", "end"
 HARDWARE = frozenset(
@@ -275,7 +275,7 @@ def main(given: Given) -> int:
     attempts = read_attempts(job_dir)
     own = [one for one in attempts if one.number >= given.first]
     ground = _ground(given, attempts, own)
-    order = decide(own, given.limits, requeues_so_far(job_dir, attempts), ground)
+    order = _unless_begun(job_dir, own) or decide(own, given.limits, requeues_so_far(job_dir, attempts), ground)
     if order.next == REQUEUE and ground.lost:
         _say("the job is requeued once Slurm has given up %s" % ", ".join(ground.lost))
         if not wait_until_given_up(list(ground.lost)):
@@ -289,6 +289,18 @@ def main(given: Given) -> int:
     rest = ",".join(order.nodes if order.next == RESTART else excluded and excluded + _words(given.excluded))
     print(order.next, order.pause_s, rest)
     return 0
+
+
+def _unless_begun(job_dir: str, own: Sequence[Attempt]) -> Optional[Order]:
+    """Return the end where the job's client has begun, and is not to begin once more."""
+    try:
+        with open(os.path.join(os.path.dirname(job_dir), "plan.json"), encoding="utf-8") as stream:
+            plan: Dict[str, Any] = json.load(stream)
+    except (OSError, ValueError):
+        return None
+    given = plan.get("client")
+    begun = client.began_in(job_dir, own[-1].number + 1) if own and given and not given["restart"] else None
+    return None if begun is None else Order(END, why="the client has begun, and client.restart is not set")
 
 
 def _say(text: str) -> None:

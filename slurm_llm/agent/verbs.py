@@ -49,17 +49,20 @@ def _parser() -> argparse.ArgumentParser:
     making = verbs.add_parser("repository")
     making.add_argument("--recipe", required=True)
     making.add_argument("--into", required=True)
-    _add_verb_of_images(verbs)
+    for verb in ("stage", "unstage"):
+        verbs.add_parser(verb).add_argument("--run", required=True)
+    _add_verbs_that_look(verbs)
     _add_verb_of_ray(verbs)
+    _add_verbs_from_outside(verbs)
+    return parser
+
+
+def _add_verbs_that_look(verbs: Any) -> None:
     looking = verbs.add_parser("survey")
     looking.add_argument("--folder", required=True)
     looking.add_argument("--of", required=True, choices=("batch", "node", "rank", "mpi"))
     looking.add_argument("--since", type=float)
     looking.add_argument("--rank", type=int)
-    return parser
-
-
-def _add_verb_of_images(verbs: Any) -> None:
     seeing = verbs.add_parser("image")
     seeing.add_argument("--out", required=True)
     seeing.add_argument("--home", action="append", default=[])
@@ -75,6 +78,15 @@ def _add_verb_of_ray(verbs: Any) -> None:
     gathering.add_argument("--interface", default="")
     gathering.add_argument("--taken", default="")
     gathering.add_argument("words", nargs="*")
+
+
+def _add_verbs_from_outside(verbs: Any) -> None:
+    verbs.add_parser("relay")
+    entering = verbs.add_parser("enter")
+    entering.add_argument("--run", required=True)
+    entering.add_argument("--tag", required=True)
+    entering.add_argument("--rank", type=int)
+    entering.add_argument("words", nargs=argparse.REMAINDER)
 
 
 def _add_verbs_of_recovery(verbs: Any) -> None:
@@ -148,6 +160,18 @@ def _repository(given: Any) -> int:
     return repository.main(given.recipe, given.into)
 
 
+def _stage(given: Any) -> int:
+    from . import staging
+
+    return staging.main(given.run)
+
+
+def _unstage(given: Any) -> int:
+    from . import staging
+
+    return staging.remove(given.run)
+
+
 def _image(given: Any) -> int:
     from . import image
 
@@ -164,6 +188,18 @@ def _survey(given: Any) -> int:
     from . import survey
 
     return survey.main(survey.Options(given.folder, given.of, given.since, given.rank))
+
+
+def _relay(_given: Any) -> int:
+    from . import relay
+
+    return relay.main()
+
+
+def _enter(given: Any) -> int:
+    from . import enter
+
+    return enter.main(given.run, given.tag, given.rank, given.words)
 
 
 def _recover(given: Any) -> int:
@@ -194,9 +230,13 @@ _VERBS: Dict[str, Callable[[Any], int]] = {
     "ports": _ports,
     "gpus": _gpus,
     "repository": _repository,
+    "stage": _stage,
+    "unstage": _unstage,
     "image": _image,
     "ray": _ray,
     "survey": _survey,
+    "relay": _relay,
+    "enter": _enter,
     "recover": _recover,
     "living": _living,
     "conclude": _conclude,

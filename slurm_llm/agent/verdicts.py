@@ -47,6 +47,7 @@ def judge(case: Case, material: Material) -> Finding:
     rules: List[Callable[[Case, Material], Optional[Finding]]] = [
         _lost_node,
         _preflight,
+        _client,
         _memory,
         _slurm_said,
         _head_saw,
@@ -97,6 +98,19 @@ def _preflight(case: Case, material: Material) -> Optional[Finding]:
     cause = said if "preflight: " in said else "preflight: " + said
     rank, node = clues.rank_and_node(said)
     return Finding("FAILED", "preflight", cause, rank=rank, node=node, where=("preflight",))
+
+
+def _client(case: Case, _material: Material) -> Optional[Finding]:
+    """The client ended by itself while the server was well: the job ends with it."""
+    own, facts = case.facts.client, case.facts
+    if own is None or own.told or own.code is None or facts.state == "FAILED" or facts.first_end is not None:
+        return None
+    cause = fold.describe_client(own.code)
+    if facts.stop_why != cause:
+        return None
+    if not own.code:
+        return Finding("COMPLETED", "stop", cause)
+    return Finding("FAILED", "client", cause, at=own.ended, phase="serving", where=("client",), seen=True)
 
 
 def _memory(case: Case, material: Material) -> Optional[Finding]:
@@ -248,11 +262,12 @@ def _stopped(case: Case, _material: Material) -> Optional[Finding]:
     if any(item["kind"] == "preempted" for item in case.records):
         state, kind = ("PREEMPTED", "preempted") if successor is None else ("COMPLETED", "stop")
         return Finding(state, kind, "Slurm took the nodes for another job" + then)
+    cut = "" if facts.client is None else "; the client had not ended"
     if facts.stop_why == "time limit":
-        return Finding("TIMED_OUT", "stop" if served else "time", "the time limit was near" + then)
+        return Finding("TIMED_OUT", "stop" if served else "time", "the time limit was near" + then + cut)
     if facts.stop_why not in ("asked", "stop"):
         return Finding("COMPLETED", "stop", facts.stop_why)
-    return Finding("COMPLETED" if served else "CANCELLED", "stop", "stopped on request")
+    return Finding("COMPLETED" if served and not cut else "CANCELLED", "stop", "stopped on request" + cut)
 
 
 def _never_began(case: Case, material: Material) -> Optional[Finding]:

@@ -27,15 +27,21 @@ COMMANDS = {
     "rehearse": ("submit", "Submit the same job with a tiny model on CPU."),
     "wait": ("submit", "Wait until a run serves."),
     "status": ("watch", "Show how a run is, and why."),
-    "logs": ("watch", "Show a run's logs, all ranks merged by time."),
+    "logs": ("logs", "Show a run's logs, all ranks merged by time."),
     "health": ("watch", "Show a row for every rank."),
+    "top": ("top", "Show a run while it goes on: ranks, memory, requests, queue, times."),
     "list": ("watch", "List the newest runs."),
     "diagnose": ("diagnose", "Say why a run failed, what proves it, and what to do."),
     "bundle": ("diagnose", "Write one archive of a run for a support ticket, without secrets."),
+    "report": ("reporting", "Write a run down as one HTML page, without secrets."),
     "endpoint": ("endpoint", "Show how to reach a run: addresses, curl line, tunnel, variables."),
     "metrics": ("metrics", "Show what a run's servers count, with meaning and unit."),
+    "bench": ("bench", "Measure a served model, keep and compare the figures."),
     "generate": ("act", "Ask a served model for text."),
+    "tunnel": ("tunnel", "Make a run reachable at a port of this machine."),
+    "shell": ("shell", "Open a shell, or run a command, where a rank runs."),
     "cancel": ("act", "End a run in order."),
+    "clean": ("clean", "Remove old run directories; shows first what it would remove."),
     "site": ("site", "Find, show, compare, check and draft site profiles."),
     "devcluster": ("devcluster", "A real multi-node Slurm on this machine."),
 }
@@ -106,7 +112,9 @@ class LazyGroup(click.Group):
 
 
 def report(error: BaseException) -> int:
-    """Print every problem of `error`, each on a line of its own, and return the exit code."""
+    """Print every problem of `error`, each on a line of its own and without secrets, and return the exit code."""
+    from slurm_llm.sites.secrets import redacted
+
     if isinstance(error, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED_RC
@@ -117,7 +125,7 @@ def report(error: BaseException) -> int:
     if isinstance(error, SlurmLlmError):
         for problem in error.problems:
             for line in str(problem).splitlines() or [""]:
-                click.echo(f"error: {_shown(line)}", err=True)
+                click.echo(f"error: {_shown(redacted(line))}", err=True)
         return error.exit_code
     raise error
 

@@ -62,7 +62,7 @@ def bundle(run: str | None, output: Path | None, log_kib: int) -> None:
     found = find_run(run, around)
     own = diagnosed(found, around)
     path = around.cwd / (output or making.archive_name(found.paths, found.job))
-    made = making.collect(found.paths, found.job, _reports(own, around), around.environ, log_bytes=log_kib << 10)
+    made = making.collect(found.paths, found.job, reports(own, around), around.environ, log_bytes=log_kib << 10)
     with path.open("xb") as stream:
         path.chmod(0o600)
         written = making.write(made, stream, path.name.removesuffix(".tar.gz"))
@@ -125,13 +125,17 @@ def _replies(status: RunStatus) -> list[Reply]:
 
 
 def _reply(one: Endpoint, status: RunStatus) -> Reply:
-    from slurm_llm.errors import NotReached, RequestFailed
+    from slurm_llm.errors import NotReached, NotReady, RequestFailed
+    from slurm_llm.observe.keys import headers_of
     from slurm_llm.observe.replies import Reply
     from slurm_llm.triton import Ask, Served, generate
 
     begun, instance = time.monotonic(), one.instance or 0
     try:
-        generate(Served(one.url, status.model, status.engine), Ask("Hello", max_tokens=1, timeout_s=ASK_S))
+        served = Served(one.url, status.model, status.engine, headers_of(one))
+        generate(served, Ask("Hello", max_tokens=1, timeout_s=ASK_S))
+    except NotReady as error:
+        return Reply(instance, None, str(error), reached=False)
     except NotReached as error:
         return Reply(instance, None, f"{one.url} {error.problems[0].what}", reached=False)
     except RequestFailed as error:
@@ -142,7 +146,7 @@ def _reply(one: Endpoint, status: RunStatus) -> Reply:
     return Reply(instance, round(time.monotonic() - begun, 3))
 
 
-def _reports(own: RunDiagnosis, around: Surroundings) -> dict[str, str]:
+def reports(own: RunDiagnosis, around: Surroundings) -> dict[str, str]:
     """Return name → text of what is not in the run directory."""
     from slurm_llm.cli.diagnoseview import diagnosis_text
     from slurm_llm.cli.text import NARROW, status_text

@@ -12,6 +12,7 @@ import click
 from slurm_llm.cli.options import json_option, run_argument
 from slurm_llm.observe import endpoint as handing
 from slurm_llm.observe.facts import Endpoint
+from slurm_llm.observe.keys import GRPC_PREFIX
 from slurm_llm.observe.status import RunStatus
 from slurm_llm.observe.text import clean
 from slurm_llm.runs import find_run, status_of
@@ -58,13 +59,21 @@ def _lines(status: RunStatus, reach: handing.Tunnel, now: float) -> Iterator[str
         yield _row("openai", first.openai)
     for one in status.endpoints:
         yield from _instance(one)
+    if first.exporter:
+        yield _row("exporter", first.exporter)
+    if first.key_file:
+        yield _row("key", first.key_file)
+        yield _row("", f"a header; for gRPC, {GRPC_PREFIX} goes before its name")
     yield _row("ends", _end(status, now))
     for note in status.notes:
         yield from _wrapped("note", clean(note))
     # Commands are never cut or wrapped: they are there to be copied.
-    first_line, *more = handing.curl(first.url, status.model, status.engine)
+    first_line, *more = handing.curl_of(status)
     yield _row("try", first_line)
     yield from (f"  {line}" for line in more)
+    if handing.is_inward(first):
+        yield from _wrapped("reach", f"on its node alone: `slurm-llm tunnel {status.run_id}` opens it here")
+        return
     yield _row("laptop", "on it, then use " + " and ".join(filter(None, (reach.url, reach.openai))))
     yield f"    {reach.command}"
     yield from _wrapped("", f"({reach.guessed})")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from textwrap import wrap
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from slurm_llm.plan.access import describe
 from slurm_llm.plan.steps import sbatch_options
 from slurm_llm.plan.types import Plan, RankPlan
 
@@ -56,8 +58,19 @@ def _summary(plan: Plan) -> Sequence[tuple[str, str]]:
         ("nodes", f"{own.nodes} × {own.ranks_per_node} ranks{spare}"),
         *((("image", plan.container.image),) if plan.container is not None and plan.container.image else ()),
         *plan.facts,
+        ("access", describe(plan.access)),
+        *_beside(plan),
         ("sbatch", " ".join(options)),
     ]
+
+
+def _beside(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield what is done before and beside serving."""
+    if plan.staging is not None:
+        kept = ", kept" if plan.staging.keep else ""
+        yield from (("staging", f"{one.source} to {one.target} on each node{kept}") for one in plan.staging.folders)
+    if plan.client is not None:
+        yield "client", f"{shlex.join(plan.client.command)}, then the end"
 
 
 def _dimensions(plan: Plan) -> list[tuple[str, str, Callable[[RankPlan], str]]]:

@@ -40,10 +40,15 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._spinner is not None:
-            self._spinner.stop()
+        self.rest()
         if kind is KeyboardInterrupt and self._run_id:
             click.echo(f"the job goes on; end it with: slurm-llm cancel {self._run_id}", err=True)
+
+    def rest(self) -> None:
+        """Let the line stand still: what follows is told in lines of their own."""
+        if self._spinner is not None:
+            self._spinner.stop()
+            self._spinner = None
 
     def tell(self, status: RunStatus, unanswered: int) -> None:
         """Show one look at the run."""

@@ -9,10 +9,12 @@ from pathlib import Path
 import click
 
 from slurm_llm import app
+from slurm_llm.cli.hiding import shown_plan
 from slurm_llm.cli.options import json_option, spec_options
 from slurm_llm.cli.text import width
 from slurm_llm.errors import InputError, Problem
-from slurm_llm.plan.types import Plan, plan_to_json
+from slurm_llm.plan.asjson import plan_to_json
+from slurm_llm.plan.types import Plan
 from slurm_llm.record import remember_run
 from slurm_llm.surroundings import Surroundings
 
@@ -38,7 +40,7 @@ def plan(spec: str, site: str | None, settings: tuple[str, ...], as_json: bool) 
     """Show what SPEC becomes: what Slurm is asked for, and where every rank runs."""
     job = app.plan_job(spec, site, settings, Surroundings.of_this_process())
     if as_json:
-        click.echo(plan_to_json(job.plan), nl=False)
+        click.echo(shown_plan(plan_to_json(job.plan)), nl=False)
         return
     warn(job.plan)
     from slurm_llm.cli.planview import show_plan

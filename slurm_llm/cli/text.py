@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slurm_llm.agent import fold, phases
-from slurm_llm.observe.endpoint import curl
+from slurm_llm.observe.endpoint import curl_of
 from slurm_llm.observe.text import clean
 from slurm_llm.slurm.formats import format_time
 from slurm_llm.slurm.reasons import Clears
@@ -87,11 +87,15 @@ def _rows(status: RunStatus, now: float) -> Iterable[tuple[str, str]]:
     for before in status.earlier[-EARLIER:]:
         yield "before", f"attempt {before.attempt}: {before.state}, {clean(before.cause)}"
     if _slurm_adds(status) and status.slurm_state is not None:
-        yield "slurm", status.slurm_state.value
+        yield "slurm", status.slurm_state.value + (": the allocation goes on" if status.guest else "")
     for one in status.endpoints:
         yield "endpoint", f"{one.url}  model {status.model}{_which(one, len(status.endpoints))}"
         if one.openai:
             yield "openai", one.openai
+    if status.endpoints and status.endpoints[0].key_file:
+        yield "key", f"{status.endpoints[0].key_file} (on the leader's node Triton's command line has it too)"
+    if status.client is not None:
+        yield "client", _client(status.client, now, status.ended)
     if status.time_left_s is not None:
         yield "time left", format_time(status.time_left_s)
     if status.pending is not None:
@@ -106,6 +110,13 @@ def _rows(status: RunStatus, now: float) -> Iterable[tuple[str, str]]:
     took = phases.parts(status.phases.took)
     if took:
         yield "phases", " · ".join(part.replace(" ", TIE) for part in took)
+
+
+def _client(own: fold.ClientState, now: float, over: bool) -> str:
+    if own.code is None or own.ended is None:
+        return "its end was not seen" if over else f"runs for {_ago(now - own.started)}"
+    told = ", told to end" if own.told else ""
+    return f"ended with exit status {own.code} after {_ago(own.ended - own.started)}{told}"
 
 
 def _slurm_adds(status: RunStatus) -> bool:
@@ -178,7 +189,7 @@ def _which(one: Endpoint, count: int) -> str:
 def _curl(status: RunStatus) -> list[str]:
     if not status.endpoints:
         return []
-    first, *more = curl(status.endpoints[0].url, status.model, status.engine)
+    first, *more = curl_of(status)
     return [f"  {'try':<{LABEL}}{first}", *(f"  {line}" for line in more)]
 
 

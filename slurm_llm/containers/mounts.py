@@ -66,6 +66,8 @@ def _fault_of(mount: Mount, runtime: Runtime) -> Fault | None:
 def _implied(spec: JobSpec, site: SiteProfile, runtime: Runtime) -> Iterator[Mount]:
     storage = site.storage
     yield _same(storage.local)
+    if spec.staging is not None and storage.staging is not None:
+        yield _same(storage.staging)
     # A model that is no path is a name in a registry of models.
     model = spec.model if spec.model is not None and spec.model.startswith("/") else None
     # A Triton home that a stage makes lies on the node; its links lead into the image.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_llm.agent import diagnose as core
-from slurm_llm.agent import fold, journal, known, reading
+from slurm_llm.agent import fold, journal, known, reading, safely
 from slurm_llm.agent.clues import Evidence as Line
 from slurm_llm.observe.attempts import goes_on, recorded
 from slurm_llm.observe.facts import Evidence
@@ -141,7 +141,7 @@ def _stalled(records: Sequence[journal.Record]) -> int | None:
 def _result_of(job: JobPaths, attempt: AttemptPaths) -> dict[str, Any]:
     """Return the attempt's result file, empty when there is none that is whole."""
     try:
-        value = json.loads(job.result(attempt.number).read_text(encoding="utf-8", errors="replace"))
+        value = safely.loads(job.result(attempt.number).read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) and {"state", "cause"} <= set(value) else {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from slurm_llm.dialects import example
-from slurm_llm.errors import NotReady, Problem
+from slurm_llm.errors import InputError, NotReady, Problem
 from slurm_llm.observe.text import clean
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ LOCAL_PORT, LOCAL_OPENAI_PORT = 8000, 8001
 """Ports on the laptop: Triton's own for HTTP, and the next one."""
 LOGIN_NODE = "LOGIN_NODE"
 """Stands for a login node whose name cannot be guessed."""
+SOMETIMES = ("SLURM_LLM_OPENAI", "SLURM_LLM_KEY_FILE", "SLURM_LLM_EXPORTER")
+"""Variables that not every run has."""
+UNANSWERED = "Slurm did not answer, and its files tell no more"
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,29 @@ def serving(status: RunStatus) -> tuple[Endpoint, ...]:
     if status.endpoints:
         return status.endpoints
     what = f"serves nothing: it is {status.state.value}"
-    why = status.cause or (status.pending.text if status.pending else "")
+    why = status.cause or (status.pending.text if status.pending else "" if status.slurm_answered else UNANSWERED)
     verb = "status" if status.ended or status.job_id is None else "wait"
-    raise NotReady(Problem(f"run {status.run_id}", what, clean(why), f"slurm-llm {verb} {status.run_id}"))
+    raise NotReady(Problem(f"run {status.run_id}", what, clean(why).rstrip("."), f"slurm-llm {verb} {status.run_id}"))
+
+
+def choose(status: RunStatus, instance: int | None) -> Endpoint:
+    """Return the endpoint that is meant: the balancer, or the first instance, unless one is named.
+
+    Raises:
+        NotReady: the run does not serve; InputError: it has no such instance.
+    """
+    endpoints = serving(status)
+    for one in endpoints:
+        if instance in (None, one.instance):
+            return one
+    known = [one.instance for one in endpoints if one.instance is not None]
+    raise no_such(status.run_id, "instance", instance, 1 + max(known))
+
+
+def no_such(run_id: str, kind: str, number: int | None, count: int) -> InputError:
+    """Return the error that a run of `count` instances or ranks has none of that number."""
+    there = f"there is {kind} 0 alone" if count == 1 else f"there are {kind}s 0 to {count - 1}"
+    return InputError(Problem(f"run {run_id}", f"has no {kind} {number}", there))
 
 
 def variables(status: RunStatus) -> dict[str, str]:
@@ -65,29 +88,51 @@ def variables(status: RunStatus) -> dict[str, str]:
         "SLURM_LLM_MODEL": status.model,
         "SLURM_LLM_RUN": status.directory,
         "SLURM_LLM_JOB": str(status.job_id),
-    } | ({"SLURM_LLM_OPENAI": first.openai} if first.openai else {})
+    } | _present(SLURM_LLM_OPENAI=first.openai, SLURM_LLM_KEY_FILE=first.key_file, SLURM_LLM_EXPORTER=first.exporter)
+
+
+def _present(**values: str) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value}
 
 
 def shell_lines(values: Mapping[str, str]) -> str:
-    """Return lines for a shell's `eval`, each value quoted."""
-    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in values.items())
+    """Return lines for a shell's `eval`, each value quoted; what another run has left there and this one lacks goes."""
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in values.items()]
+    missing = [name for name in SOMETIMES if name not in values]
+    return "\n".join([*lines, *([f"unset {' '.join(missing)}"] if missing else [])])
 
 
-def curl(url: str, model: str, engine: str) -> tuple[str, ...]:
-    """Return the lines of one curl command that asks for a text as the engine wants it, past any proxy."""
+def curl(url: str, model: str, engine: str, key_file: str = "") -> tuple[str, ...]:
+    """Return the lines of one curl command that asks for a text as the engine wants it, past any proxy.
+
+    curl reads the header that a key is from its file, so that the key is in no command line.
+    """
     body = shlex.quote(json.dumps(example(engine)))
+    key = (f"  -H {shlex.quote(f'@{key_file}')} \\",) if key_file else ()
     # --noproxy: sites export http_proxy, and a proxy cannot reach a compute node.
-    return ("curl -s --noproxy '*' \\", f"  {url}/v2/models/{model}/generate \\", f"  -d {body}")
+    return ("curl -s --noproxy '*' \\", *key, f"  {url}/v2/models/{model}/generate \\", f"  -d {body}")
 
 
-def tunnel(endpoint: Endpoint, user: str, host: str, in_job: bool) -> Tunnel:
-    """Return the ssh line that makes `endpoint` reachable on a laptop; `host` is this machine's name.
+def curl_of(status: RunStatus) -> tuple[str, ...]:
+    """Return the lines of `curl` for a run that serves: for its balancer or first instance, with its key."""
+    first = serving(status)[0]
+    return curl(first.url, status.model, status.engine, first.key_file)
+
+
+def is_inward(endpoint: Endpoint) -> bool:
+    """Return whether the server listens on its node's loopback alone, as a site can want it."""
+    return urlsplit(endpoint.url).hostname in ("127.0.0.1", "localhost", "::1")
+
+
+def tunnel(endpoint: Endpoint, user: str, host: str, in_job: bool, port: int = LOCAL_PORT) -> Tunnel:
+    """Return the ssh line that makes `endpoint` reachable at `port` of a laptop; `host` is this machine's name.
 
     In a job this machine is a compute node, so the login node's name is left to be filled in.
     """
-    forwards = [f"-L {LOCAL_PORT}:{_place(endpoint.url)}"]
+    second = port % 65535 + 1
+    forwards = [f"-L {port}:{_place(endpoint.url)}"]
     if endpoint.openai:
-        forwards.append(f"-L {LOCAL_OPENAI_PORT}:{_place(endpoint.openai)}")
+        forwards.append(f"-L {second}:{_place(endpoint.openai)}")
     login = LOGIN_NODE if in_job or not host else host
     guessed = (
         f"put the login node's name for {LOGIN_NODE}"
@@ -96,8 +141,8 @@ def tunnel(endpoint: Endpoint, user: str, host: str, in_job: bool) -> Tunnel:
     )
     return Tunnel(
         command=" ".join(("ssh -N", *forwards, shlex.quote(f"{user}@{login}" if user else login))),
-        url=f"http://localhost:{LOCAL_PORT}",
-        openai=f"http://localhost:{LOCAL_OPENAI_PORT}/v1" if endpoint.openai else "",
+        url=f"http://localhost:{port}",
+        openai=f"http://localhost:{second}/v1" if endpoint.openai else "",
         guessed=guessed,
     )
 
@@ -119,10 +164,11 @@ def endpoint_to_json(status: RunStatus, reach: Tunnel, now: float) -> str:
         "engine": status.engine,
         "balancer": endpoints[0].balancer,
         "openai": endpoints[0].openai,
+        "exporter": endpoints[0].exporter,
         "instances": [asdict(one) for one in endpoints if one.instance is not None],
         "ends_at": ends_at(status, now),
         "time_left_s": status.time_left_s,
-        "curl": " ".join(line.rstrip("\\").strip() for line in curl(endpoints[0].url, status.model, status.engine)),
+        "curl": " ".join(line.rstrip("\\").strip() for line in curl_of(status)),
         "tunnel": asdict(reach),
         "variables": variables(status),
         "notes": list(status.notes),

@@ -5,13 +5,12 @@ plan.json is read into a few small values of its own, since the plan's full type
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from slurm_llm.agent import fold, journal, phases
+from slurm_llm.agent import fold, journal, phases, safely
 from slurm_llm.errors import Problem, SetupError
 from slurm_llm.observe.text import last_lines
 from slurm_llm.record import RunRecord, load_record
@@ -57,6 +56,8 @@ class Layout:
     """How often the head asks the served model for an answer while nothing else proves that it gives any."""
     image: str = ""
     """The container's image, as its runtime names it."""
+    client_grace_s: int = 0
+    """How long its client has to end before the server is told to."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ class Endpoint:
     balancer: str = ""
     key_file: str = ""
     """File (0600) with the header that inference needs, where the spec asks for a key; see `observe.keys`."""
+    exporter: str = ""
+    """The page with the metrics of the whole run, the same one for each instance; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -136,17 +139,42 @@ class Evidence:
     failed_at: float | None = None
     """When the head saw the attempt fail."""
 
+    @property
+    def client_failed(self) -> bool:
+        """Whether the client ended by itself with an error."""
+        client = self.facts.client if self.facts else None
+        return client is not None and bool(client.code) and not client.told
 
-def load_evidence(paths: RunPaths, job: JobPaths | None, number: int | None = None) -> Evidence:
+
+class Reading:
+    """How a run directory is read: all of it anew. Who looks again and again remembers what cannot have changed."""
+
+    def layout(self, plan: Path) -> Layout:
+        """Return what a plan.json says; see `load_layout`."""
+        return load_layout(plan)
+
+    def records(self, attempt: AttemptPaths) -> list[journal.Record]:
+        """Return the records of an attempt's journals, in order of time; of samples the newest ones."""
+        return journal.read_briefly(str(attempt.journal))
+
+    def facts(self, attempt: AttemptPaths, records: list[journal.Record], ranks: int) -> fold.RunFacts:
+        """Return what these records of the attempt add up to."""
+        return fold.fold(records, ranks)
+
+
+def load_evidence(
+    paths: RunPaths, job: JobPaths | None, number: int | None = None, reading: Reading | None = None
+) -> Evidence:
     """Read what the run directory says of `job`, and of its attempt of that number, or the newest one.
 
     Raises:
         SetupError: there is no readable plan.json.
     """
-    layout = load_layout(paths.plan)
+    reading = reading or Reading()
+    layout = reading.layout(paths.plan)
     attempts = [one for one in (job.attempts() if job else []) if number is None or one.number <= number]
     attempt = attempts[-1] if attempts else None
-    records = journal.read_folder(str(attempt.journal)) if attempt else []
+    records = reading.records(attempt) if attempt else []
     number = attempt.number if attempt else -1
     return Evidence(
         paths=paths,
@@ -154,7 +182,7 @@ def load_evidence(paths: RunPaths, job: JobPaths | None, number: int | None = No
         record=load_record(paths),
         job=job,
         attempt=attempt,
-        facts=fold.fold(records, len(layout.ranks)) if records else None,
+        facts=reading.facts(attempt, records, len(layout.ranks)) if attempt and records else None,
         last_record=float(records[-1]["t"]) if records else None,
         head_began=any(item["kind"] == "state" for item in records),
         endpoints=_read(job.endpoint(number), _endpoints) or () if job else (),
@@ -199,7 +227,7 @@ def load_layout(path: Path) -> Layout:
         SetupError: it is missing, or no plan of ours.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        value = safely.loads(path.read_text(encoding="utf-8", errors="replace"))
         return _layout(value)
     except OSError as error:
         raise SetupError(Problem(str(path), f"cannot be read: {error.strerror}")) from None
@@ -221,6 +249,7 @@ def _layout(value: Mapping[str, Any]) -> Layout:
         spare_nodes=int(value["allocation"].get("spare_nodes", 0)),
         recovers=any(value["recovery"].get(name) for name in ("restarts", "requeue")),
         image=str((value.get("container") or {}).get("image") or ""),
+        client_grace_s=int((value.get("client") or {}).get("grace_s", 0)),
         probe_s=float(value["limits"]["probe_s"]),
     )
 
@@ -240,7 +269,7 @@ def _place(value: Mapping[str, Any]) -> RankPlace:
 def _read(path: Path, build: Callable[[Mapping[str, Any]], T]) -> T | None:
     """Return a file that is written once, or None while it is missing, cut off or not ours."""
     try:
-        return build(json.loads(path.read_text(encoding="utf-8", errors="replace")))
+        return build(safely.loads(path.read_text(encoding="utf-8", errors="replace")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -248,8 +277,9 @@ def _read(path: Path, build: Callable[[Mapping[str, Any]], T]) -> T | None:
 def _endpoints(value: Mapping[str, Any]) -> tuple[Endpoint, ...]:
     """Return where the run is served: the balancer first, where there is one."""
     front = value.get("balancer")
-    common = () if front is None else (_endpoint({**front, "metrics": ""}, None),)
-    return (*common, *(_endpoint(item, int(item["instance"])) for item in value["instances"]))
+    whole = {"exporter": value.get("exporter", "")}
+    common = () if front is None else (_endpoint({**front, **whole, "metrics": ""}, None),)
+    return (*common, *(_endpoint({**item, **whole}, int(item["instance"])) for item in value["instances"]))
 
 
 def _endpoint(value: Mapping[str, Any], instance: int | None) -> Endpoint:
@@ -261,6 +291,7 @@ def _endpoint(value: Mapping[str, Any], instance: int | None) -> Endpoint:
         openai=str(value.get("openai", "")),
         balancer=str(value.get("program", "")),
         key_file=str(value.get("key_file", "")),
+        exporter=str(value["exporter"]),
     )
 
 

@@ -30,6 +30,16 @@ _ERRORS = re.compile(
     """,
     re.VERBOSE,
 )
+# What every line that `_ERRORS` knows holds one of: looked for first, since most logs hold none of them.
+_TELLING = tuple(
+    word.encode()
+    for word in (
+        *("\nE", "\nF", "\rE", "\rF", "[E", "rror", "RROR", "FATAL", "CRITICAL", "xception", "KeyboardInterrupt"),
+        *("SystemExit", "CUDA ", "CUBLAS_STATUS", "CUDNN_STATUS", "NCCL WARN", "MPI_ABORT", "MPI_ERR_", "bad_alloc"),
+        *("Segmentation fault", "Out of memory", "oom-kill", "oom_kill", "terminate called", "Killed", "Aborted"),
+        "Terminated",
+    )
+)
 # Triton 24.10 prints these as errors on every node without a GPU driver, and serves.
 _HARMLESS = ("CudaDriverHelper has not been initialized", "Failed to initialize NVML")
 
@@ -64,7 +74,7 @@ def build_health(evidence: Evidence, state: RunState, now: float) -> list[RankHe
     """Return a row for each rank of the newest attempt, in order of rank, given the run's own state."""
     known = evidence.facts.ranks if evidence.facts else {}
     ended = evidence.result.ranks_ended if evidence.result else {}
-    nodes = _node_names(evidence, known)
+    nodes = node_names(evidence, known)
     return [
         _row(evidence, place, known.get(place.rank) or fold.RankState(place.rank), (state, now, nodes, ended))
         for place in evidence.layout.ranks
@@ -78,8 +88,10 @@ def health_to_json(rows: list[RankHealth]) -> str:
 
 def last_error(path: Path) -> str | None:
     """Return the last line of a log's end that tells an error, made safe to print; None when there is none."""
-    rows = split_lines(read_end(path, ERROR_BYTES).decode("utf-8", "replace"))
-    for row in reversed(rows):
+    data = read_end(path, ERROR_BYTES)
+    if not (data[:1] in (b"E", b"F") or any(word in data for word in _TELLING)):
+        return None
+    for row in reversed(split_lines(data.decode("utf-8", "replace"))):
         if _ERRORS.search(row) and not any(text in row for text in _HARMLESS):
             return clean(row).strip()
     return None
@@ -115,7 +127,7 @@ def _row(
     )
 
 
-def _node_names(evidence: Evidence, known: Mapping[int, fold.RankState]) -> dict[int, str]:
+def node_names(evidence: Evidence, known: Mapping[int, fold.RankState]) -> dict[int, str]:
     """Return node index → name, learnt from the ranks that have begun there."""
     names = {}
     for place in evidence.layout.ranks:

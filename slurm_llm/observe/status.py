@@ -16,7 +16,7 @@ from slurm_llm.observe.facts import Earlier, Endpoint, Evidence, FirstFailure, R
 from slurm_llm.observe.times import Phases, build_phases, epoch
 from slurm_llm.slurm.facts import JobFacts
 from slurm_llm.slurm.formats import format_time
-from slurm_llm.slurm.nodesets import fold_nodes
+from slurm_llm.slurm.nodesets import fold_nodes, is_node_name
 from slurm_llm.slurm.reasons import Reason, explain_reason
 from slurm_llm.slurm.states import RunState, SlurmState, run_state
 
@@ -74,6 +74,12 @@ class RunStatus:
     has_result: bool = False
     notes: tuple[str, ...] = ()
     earlier: tuple[Earlier, ...] = ()
+    client: fold.ClientState | None = None
+    """The client that the job runs beside its server, once it has begun."""
+    exit_code: int | None = None
+    """The exit status that the job has for its own."""
+    guest: bool = False
+    """Whether the job is somebody's allocation, which goes on without the run."""
     called: str = ""
     """What commands are to call it: the run id, or the job id where the run id would mean another job."""
 
@@ -143,6 +149,7 @@ def build_status(
         has_result=result is not None,
         notes=(*verdict.notes, *_service_notes(evidence, verdict.state)),
         earlier=evidence.earlier,
+        client=evidence.facts.client if evidence.facts else None,
     )
 
 
@@ -163,6 +170,7 @@ def status_to_json(status: RunStatus) -> str:
     """Return the status as one JSON object."""
     value = asdict(status)
     value["phases"]["took"] = phases.as_json(status.phases.took)
+    value["client"] = None if status.client is None else status.client._asdict()
     return json.dumps({"schema": SCHEMA, **value}, indent=1, ensure_ascii=False)
 
 
@@ -363,8 +371,8 @@ def _node_list(evidence: Evidence, facts: JobFacts | None) -> str:
 
 
 def _nodes_seen(evidence: Evidence) -> str:
-    names = {own.node for own in evidence.facts.ranks.values() if own.node} if evidence.facts else set()
-    return fold_nodes(sorted(names))
+    names = {own.node or "" for own in evidence.facts.ranks.values()} if evidence.facts else set()
+    return fold_nodes(sorted(filter(is_node_name, names)))
 
 
 def _first_failure(evidence: Evidence, result: Result | None, state: RunState) -> FirstFailure | None:

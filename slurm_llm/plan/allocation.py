@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slurm_llm.plan.layout import Layout, cpus_per_rank
+from slurm_llm.plan.notices import notice_options
 from slurm_llm.plan.timelimits import choose_time
 from slurm_llm.plan.types import Allocation, Gpus
 from slurm_llm.sites.profile import Partition, SiteProfile
@@ -29,7 +30,7 @@ def build_allocation(spec: JobSpec, site: SiteProfile, partition: Partition, lay
         constraint=_both(partition.constraint, spec.constraint),
         reservation=spec.reservation or partition.reservation,
         exclude=",".join(text for text in (site.exclude_nodes, spec.exclude_nodes) if text) or None,
-        others=_others(site, partition, layout),
+        others=(*_others(site, partition, layout), *notice_options(spec)),
         extra=(*site.sbatch_extra, *spec.sbatch_extra),
         skip=tuple(dict.fromkeys((*site.policies.forbid, *site.sbatch_skip))),
     )

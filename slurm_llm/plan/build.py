@@ -5,22 +5,27 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_llm.containers import plan_container
 from slurm_llm.containers.types import ContainerPlan
 from slurm_llm.engines import find_engine
 from slurm_llm.engines.types import Engine, Known, Launch, SiteServer
 from slurm_llm.errors import PlanError, Problem
+from slurm_llm.plan.access import check_access, plan_access
 from slurm_llm.plan.allocation import build_allocation
 from slurm_llm.plan.checks import check_launch, check_partition, check_site, choose_partition
+from slurm_llm.plan.client import build_client, check_client
 from slurm_llm.plan.environment import build_environment, build_master, build_modules, build_ulimits
 from slurm_llm.plan.front import plan_balancer, plan_frontend
 from slurm_llm.plan.layout import Layout, build_layout, build_sizes
+from slurm_llm.plan.notices import check_notices
 from slurm_llm.plan.policies import check_forbidden, check_required
 from slurm_llm.plan.prepared import with_products
 from slurm_llm.plan.recovery import build_recovery, check_recovery, with_spares
+from slurm_llm.plan.secrets import check_secrets
 from slurm_llm.plan.service import build_service, check_service
+from slurm_llm.plan.staging import build_staging, check_staging, staged
 from slurm_llm.plan.steps import launcher_words
 from slurm_llm.plan.types import (
     PLAN_SCHEMA,
@@ -84,7 +89,7 @@ def build_plan(
         version = parse_version(f"slurm {site.slurm.version}")
     spec = with_products(spec)
     own = _decide(spec, site, version, known)
-    plan = _compose(spec, own, version)
+    plan = _with_parts_beside(_compose(spec, own, version), spec, own.site)
     problems = check_required(own.site, plan)
     if problems:
         raise PlanError(problems)
@@ -94,7 +99,9 @@ def build_plan(
 def _compose(spec: JobSpec, own: _Decided, version: SlurmVersion | None) -> Plan:
     site, sizes = own.site, own.sizes
     instances, ranks = _place(sizes, own.layout, spec.replicas, own.launch)
-    server = own.engine.server(spec, sizes, _site_server(spec, own))
+    staging = build_staging(spec, site)
+    local = staged(spec, staging)
+    server = own.engine.server(local, sizes, _site_server(spec, own))
     return Plan(
         schema=PLAN_SCHEMA,
         name=spec.name,
@@ -115,7 +122,7 @@ def _compose(spec: JobSpec, own: _Decided, version: SlurmVersion | None) -> Plan
         server=server,
         ports=_ports(spec, site),
         balancer=plan_balancer(spec),
-        frontend=plan_frontend(spec),
+        frontend=plan_frontend(local),
         shm_prefix=SHM_PREFIX,
         probe=own.engine.probe(server),
         python=site.python,
@@ -132,12 +139,23 @@ def _compose(spec: JobSpec, own: _Decided, version: SlurmVersion | None) -> Plan
         kill_wait_s=site.slurm.kill_wait_s,
         limits=_limits(spec, site),
         recovery=build_recovery(spec),
-        service=build_service(spec),
+        staging=staging,
         prologue=_joined(site.prologue, spec.prologue),
         step_prologue=_joined(site.step_prologue),
         epilogue=_joined(spec.epilogue, site.epilogue),
         templates=site.templates,
         warnings=find_warnings(spec, site, own.partition, sizes, own.layout),
+    )
+
+
+def _with_parts_beside(plan: Plan, spec: JobSpec, site: SiteProfile) -> Plan:
+    """Return the plan with what is beside the server: who may reach it, its service, its client, its metrics."""
+    return replace(
+        plan,
+        service=build_service(spec),
+        client=build_client(spec),
+        access=plan_access(spec, site),
+        exporter=site.metrics.exporter if spec.metrics.exporter is None else spec.metrics.exporter,
     )
 
 
@@ -191,15 +209,19 @@ def _decide(spec: JobSpec, whole: SiteProfile, version: SlurmVersion | None, kno
     problems += engine.check(spec, sizes, image, known(container))
     problems += check_launch(spec, site, launch)
     problems += check_site(spec, site)
-    problems += check_forbidden(spec, site)
+    problems += [*check_forbidden(spec, site), *check_notices(spec, site)]
     shares = version is None or version.overlap_shares_gres
     layout = None if partition is None else build_layout(spec, sizes, partition, launch, problems, shares)
     layout = with_spares(layout, spec)
     problems += check_recovery(spec, site, layout)
+    problems += check_access(spec, site, layout, image)
+    problems += check_secrets(spec)
     if partition is not None:
         problems += check_partition(spec, partition, layout, version)
     if partition is not None and layout is not None:
         problems += check_service(spec, site, partition, layout.nodes)
+    problems += check_staging(spec, site, container=container is not None)
+    problems += check_client(spec, container=container is not None)
     problems += in_container
     if partition is None or layout is None or problems:
         raise PlanError(problems)

@@ -9,7 +9,7 @@ from slurm_llm.spec import JobSpec
 
 def build_environment(spec: JobSpec, site: SiteProfile) -> EnvironmentPlan:
     """Return the variables; the spec's win over the site's, those over what follows from the network."""
-    known = {**_of_network(site), **_texts(site.env.set), **_texts(spec.env)}
+    known = {**_of_network(site), **texts(site.env.set), **texts(spec.env)}
     unset = tuple(name for name in site.env.unset if name not in spec.env)
     prepend = tuple((name, ":".join(paths)) for name, paths in site.env.prepend.items())
     return EnvironmentPlan(unset, site.env.source, tuple(known.items()), prepend)
@@ -37,7 +37,8 @@ def build_ulimits(site: SiteProfile) -> tuple[tuple[str, str], ...]:
     return tuple((letter, str(value)) for letter, value in found if value is not None)
 
 
-def _texts(values: dict[str, str | int | float | bool]) -> dict[str, str]:
+def texts(values: dict[str, str | int | float | bool]) -> dict[str, str]:
+    """Return the values of variables as texts."""
     return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in values.items()}
 
 

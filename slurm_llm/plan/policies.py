@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from slurm_llm.errors import Problem
+from slurm_llm.plan.notices import FIELDS
 from slurm_llm.plan.steps import sbatch_options
 from slurm_llm.plan.types import Plan
 from slurm_llm.sites.profile import SiteProfile
@@ -20,6 +21,8 @@ _SPEC_FIELDS = {
     "constraint": "constraint",
     "reservation": "reservation",
     "exclude_nodes": "exclude",
+    "comment": "comment",
+    "mail": "mail-type",
 }
 """Field of a spec → the option of sbatch that it asks for."""
 
@@ -57,7 +60,7 @@ def check_required(site: SiteProfile, plan: Plan) -> list[Problem]:
         option = name.lstrip("-")
         if option not in given:
             what = f"site {site.name} refuses jobs without {name}"
-            key = MANAGED_SBATCH.get(option)
+            key = MANAGED_SBATCH.get(option) or FIELDS.get(option)
             todo = f"set {key}" if key else f"add it to sbatch_extra, as {name}=VALUE"
             where = key if key and key.isidentifier() else name
             problems.append(Problem(where, what, todo=todo))

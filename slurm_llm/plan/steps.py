@@ -47,6 +47,20 @@ def shell_line(words: Iterable[str]) -> str:
     return " ".join(word if isinstance(word, Expanded) else shlex.quote(word) for word in words)
 
 
+def step_lines(plan: Plan, run_dir: str) -> dict[str, object]:
+    """Return the lines that start a job's steps, up to their own commands, by the templates' names for them."""
+    helper = shell_line(helper_step(plan))
+    return {
+        "helper_step": helper,
+        "agents_step": shell_line(helper_step(plan, sees_gpus=True)),
+        "clean_step": shell_line(helper_step(plan, living=True)),
+        "preflight_step": shell_line(world_step(plan, run_dir)),
+        "server_steps": [(one, shell_line(world_step(plan, run_dir, one))) for one in plan.instances],
+        "staging_step": shell_line(staging_step(plan)),
+        "unstaging_step": helper,
+    }
+
+
 _LIKE_MPIRUN = {
     "ibrun": ("ibrun", "-n", "{ntasks}"),
     "mpirun": ("mpirun", "-np", "{ntasks}", "--map-by", "ppr:{ntasks_per_node}:node"),
@@ -101,7 +115,14 @@ def sbatch_options(plan: Plan, output: str) -> tuple[str, ...]:
 def _warning_s(plan: Plan) -> int:
     service = plan.service
     hands_over = service is not None and service.hands_over
-    return service_warning_s(service) if service is not None and hands_over else stop_warning_s(plan.allocation.time)
+    if service is not None and hands_over:
+        return service_warning_s(service)
+    return stop_warning_s(plan.allocation.time) + grace_s(plan)
+
+
+def grace_s(plan: Plan) -> int:
+    """Return how many seconds a client has to end before the server is told to."""
+    return 0 if plan.client is None else plan.client.grace_s
 
 
 def stop_warning_s(time: str | None) -> int:
@@ -196,6 +217,68 @@ def helper_step(plan: Plan, *, living: bool = False, sees_gpus: bool = False) ->
         "--wait=0",
         "--unbuffered",
         "--export=ALL",
+    )
+    return ("srun", *_without(options, plan.step.skip))
+
+
+def staging_step(plan: Plan) -> tuple[str, ...]:
+    """Return the srun words of the step that copies weights: a helper with a CPU for each stream, as far as there are.
+
+    The first node that cannot have its copy ends it for all.
+    """
+    own, streams = plan.allocation, 1 if plan.staging is None else plan.staging.streams
+    cpus = max(1, min(streams, own.cpus_per_rank * own.ranks_per_node))
+    changed = {"--cpus-per-task=1": f"--cpus-per-task={cpus}", "--kill-on-bad-exit=0": "--kill-on-bad-exit=1"}
+    return tuple(changed.get(word, word) for word in helper_step(plan))
+
+
+def client_step(plan: Plan, run_dir: str) -> tuple[str, ...]:
+    """Return the srun words of the client's step on the job's first node; none where it runs beside the script."""
+    client, version = plan.client, version_of(plan)
+    if client is None or not client.as_step:
+        return ()
+    container = plan.container if client.in_image else None
+    shares_all = version is None or version.overlap_shares_gres
+    options = (
+        "--overlap",
+        "--mpi=none",
+        "--nodes=1",
+        "--ntasks=1",
+        "--relative=0",
+        f"--cpus-per-task={client.cpus or 1}",
+        *_helper_gpus(plan.allocation, share=False),
+        *(() if shares_all else ("--mem=0",)),
+        "--unbuffered",
+        "--export=ALL",
+        *(() if container is None else container_options(container, run_dir)),
+    )
+    inside = () if container is None else wrap(container, run_dir)
+    return ("srun", *_without(options, plan.step.skip), *inside)
+
+
+def side_step(plan: Plan, job: str, node: str, *, inside: str = "", pty: bool = False) -> tuple[str, ...]:
+    """Return the srun words of one task on `node` beside the ranks of job `job`, started from outside the job.
+
+    It shares the server's GPUs where this Slurm can, and holds none. `inside` is the run directory of a task that goes
+    into the container, where srun enters that; `pty` gives it a terminal.
+    """
+    version = version_of(plan)
+    shares_all = version is None or version.overlap_shares_gres
+    container = plan.container if inside else None
+    options = (
+        f"--jobid={job}",
+        "--overlap",
+        "--mpi=none",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--nodelist={node}",
+        "--cpus-per-task=1",
+        *_helper_gpus(plan.allocation, share=shares_all),
+        *(() if shares_all else ("--mem=0",)),
+        "--kill-on-bad-exit=0",
+        "--export=ALL",
+        *(("--pty",) if pty else ("--quit-on-interrupt",)),
+        *(() if container is None else container_options(container, inside)),
     )
     return ("srun", *_without(options, plan.step.skip))
 

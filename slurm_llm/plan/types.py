@@ -1,14 +1,11 @@
-"""The Plan and its parts: frozen values with a JSON form that `plan_from_json` reads back."""
+"""The Plan and its parts: frozen values; `plan.asjson` has their JSON form."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-from slurm_llm.containers.types import ContainerPlan, Mount
-from slurm_llm.engines.types import ImageFile, ProbePlan, RepositoryFile, ServerPlan
+from slurm_llm.containers.types import ContainerPlan
+from slurm_llm.engines.types import ProbePlan, ServerPlan
 from slurm_llm.topology import Coordinates, ParallelSizes
 
 PLAN_SCHEMA = 1
@@ -192,6 +189,58 @@ class ServicePlan:
 
 
 @dataclass(frozen=True)
+class ClientPlan:
+    """A command on the job's first node, from the first answered request to its end, with which the job ends.
+
+    `env` are variables of its own. With `cpus` or `in_image` it is a step of its own beside the server's, else it runs
+    beside the script, with the job's CPUs there. Told to end, it has `grace_s` seconds. `restart`: a server that is
+    started again gets it again.
+    """
+
+    command: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    in_image: bool
+    cpus: int | None
+    restart: bool
+    grace_s: int
+
+    @property
+    def as_step(self) -> bool:
+        """Whether it is a step of its own."""
+        return self.in_image or self.cpus is not None
+
+
+@dataclass(frozen=True)
+class StagedFolder:
+    """A folder that is copied: `source` as the nodes see it, `target` on each node."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class StagingPlan:
+    """What is copied to a disk of each node before ranks start; `to` holds the copies, and what is known of them."""
+
+    to: str
+    folders: tuple[StagedFolder, ...]
+    exclude: tuple[str, ...]
+    streams: int
+    keep: bool
+
+
+@dataclass(frozen=True)
+class GuestPlan:
+    """A run in an allocation that somebody holds already, as by salloc: its job, and the run's first attempt.
+
+    Attempts are counted through all runs of that allocation: their marks and ports follow from the number.
+    """
+
+    job_id: int
+    first_attempt: int
+
+
+@dataclass(frozen=True)
 class MasterPlan:
     """What MASTER_ADDR is: the first node's name with `suffix`, or an address of `interface` there."""
 
@@ -236,6 +285,18 @@ class FrontendPlan:
 
     program: str
     arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AccessPlan:
+    """Who may ask the server what: `closed` APIs of Triton are refused to all, `keyed` ones to those without the key.
+
+    `bind` is where it listens: `all` addresses, the site's network `interface`, or the `loopback` of its node.
+    """
+
+    closed: tuple[str, ...] = ()
+    keyed: tuple[str, ...] = ()
+    bind: str = "all"
 
 
 @dataclass(frozen=True)
@@ -286,80 +347,14 @@ class Plan:
     facts: tuple[tuple[str, str], ...] = ()
     """What the engine found in its model's files, name and words: bytes of weights, tokens that fit."""
     service: ServicePlan | None = None
+    client: ClientPlan | None = None
+    staging: StagingPlan | None = None
+    guest: GuestPlan | None = None
+    access: AccessPlan = AccessPlan()
+    exporter: bool = True
+    """Whether the head has a metrics page of the whole run."""
 
     @property
     def world_size(self) -> int:
         """Ranks of one instance."""
         return len(self.ranks) // self.replicas
-
-
-def plan_to_json(plan: Plan) -> str:
-    """Return `plan` as ASCII JSON text, one rank and one group a line; what runs in the job may not know UTF-8."""
-    # asdict copies deeply and json indents every number: both are slow for thousands of ranks.
-    head = asdict(replace(plan, ranks=(), groups={}))
-    del head["ranks"], head["groups"]
-    if plan.service is None:
-        del head["service"]
-    groups = ",\n".join(f"  {json.dumps(name)}: {_lines(groups, 3)}" for name, groups in plan.groups.items())
-    ranks = _lines([{**vars(rank), "at": vars(rank.at)} for rank in plan.ranks], 2)
-    return f'{json.dumps(head, indent=1)[:-2]},\n "groups": {{\n{groups}\n }},\n "ranks": {ranks}\n}}\n'
-
-
-def _lines(items: Iterable[object], depth: int) -> str:
-    indent = "\n" + depth * " "
-    return "[" + ",".join(indent + _ENCODER.encode(item) for item in items) + indent[:-1] + "]"
-
-
-_ENCODER = json.JSONEncoder()
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
-
-
-def plan_from_json(text: str) -> Plan:
-    """Return the plan that `plan_to_json` wrote.
-
-    Raises:
-        ValueError, KeyError, TypeError: the text is not such a plan.
-    """
-    value = {key: _tuples(item) for key, item in json.loads(text).items()}
-    if value["schema"] != PLAN_SCHEMA:
-        raise ValueError(f"plan schema {value['schema']}, this slurm_llm reads {PLAN_SCHEMA}")
-    value["groups"] = {key: _tuples(item) for key, item in value["groups"].items()}
-    value["sizes"] = ParallelSizes(**value["sizes"])
-    allocation = {**value["allocation"], "gpus": Gpus(**value["allocation"]["gpus"])}
-    value["allocation"] = _build(Allocation, allocation)
-    for name, kind in (("step", StepPlan), ("env", EnvironmentPlan), ("modules", ModulePlan)):
-        value[name] = _build(kind, value[name])
-    value["master"] = None if value["master"] is None else MasterPlan(**value["master"])
-    value["limits"] = LimitPlan(**value["limits"])
-    value["recovery"] = RecoveryPlan(**value["recovery"])
-    value["service"] = None if value.get("service") is None else ServicePlan(**value["service"])
-    value["container"] = _container(value["container"])
-    server = {**value["server"], "parameters": dict(value["server"]["parameters"])}
-    server["repository"] = tuple(RepositoryFile(**item) for item in server["repository"])
-    server["image_files"] = tuple(_build(ImageFile, item) for item in server["image_files"])
-    value["server"] = _build(ServerPlan, server)
-    value["ports"] = PortPlan(**value["ports"])
-    value["balancer"] = None if value["balancer"] is None else BalancerPlan(**value["balancer"])
-    value["frontend"] = None if value["frontend"] is None else _build(FrontendPlan, value["frontend"])
-    value["probe"] = ProbePlan(**value["probe"])
-    value["instances"] = tuple(InstancePlan(**item) for item in value["instances"])
-    value["ranks"] = tuple(_rank(item) for item in value["ranks"])
-    return Plan(**value)
-
-
-def _build(kind: Any, value: dict[str, Any]) -> Any:
-    return kind(**{key: _tuples(item) for key, item in value.items()})
-
-
-def _container(value: dict[str, Any] | None) -> ContainerPlan | None:
-    if value is None:
-        return None
-    mounts = tuple(Mount(**item) for item in value["mounts"])
-    return ContainerPlan(**{**{key: _tuples(item) for key, item in value.items()}, "mounts": mounts})
-
-
-def _rank(value: dict[str, Any]) -> RankPlan:
-    return RankPlan(**{**value, "gpus": tuple(value["gpus"]), "at": Coordinates(**value["at"])})

@@ -15,8 +15,9 @@ _FOLDERS = f"folders=({ALWAYS})\n"
 
 
 def local_folders(profile: SiteProfile) -> tuple[str, ...]:
-    """Return `storage.local` of the site and of its partitions."""
-    return tuple(dict.fromkeys(profile.for_partition(name).storage.local for name in profile.partitions))
+    """Return `storage.local` and `storage.staging` of the site and of its partitions."""
+    stores = [profile.for_partition(name).storage for name in profile.partitions]
+    return tuple(dict.fromkeys(path for own in stores for path in (own.local, own.staging) if path is not None))
 
 
 def epilog_script(folders: Sequence[str]) -> str:

@@ -49,6 +49,14 @@ def rendezvous_without_interface(queue: Queue) -> Iterator[Hit]:
         yield Hit(queue.at("network", "rendezvous", "source"), what, "set network.interface")
 
 
+def bind_without_interface(queue: Queue) -> Iterator[Hit]:
+    """Servers that are to listen on the interface's address are refused when it has no name."""
+    network = queue.site.network
+    if network.bind == "interface" and network.interface is None:
+        what = "network.bind wants the address of network.interface, which is not set"
+        yield Hit(queue.at("network", "bind"), what, "set network.interface")
+
+
 def proxy_without_address(queue: Queue) -> Iterator[Hit]:
     """Downloads on nodes behind a proxy need its address: from here, from a module, or from the prologue."""
     site, proxy = queue.site, queue.site.network.proxy
@@ -159,7 +167,7 @@ def _sourced(queue: Queue) -> Iterator[tuple[Key, str]]:
 
 
 RULES = (
-    *queue_rules("error", rendezvous_without_interface, needs_all=True),
+    *queue_rules("error", rendezvous_without_interface, bind_without_interface, needs_all=True),
     *queue_rules("error", privileged_ports, path_is_relative, variable_of_the_job, logs_on_one_node),
     *queue_rules("warning", several_nodes_without_mpi, mpi_never_used, proxy_without_address, needs_all=True),
     *queue_rules("warning", proxy_never_needed, ephemeral_ports, few_ports, storage_on_home, local_is_not_local),

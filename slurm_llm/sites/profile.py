@@ -29,7 +29,9 @@ from slurm_llm.sites.rules import (
     Modules,
     Network,
     Policies,
+    Security,
     SiteEnvironment,
+    SiteMetrics,
     SitePreflight,
     SiteTriton,
     Slurm,
@@ -68,6 +70,7 @@ class SiteProfile(Section):
     default_partition: NonEmpty | None = None
     launcher: Launcher = Launcher()
     network: Network = Network()
+    security: Security = Security()
     container: ContainerRules = ContainerRules()
     storage: Storage = Storage()
     env: SiteEnvironment = SiteEnvironment()
@@ -76,6 +79,7 @@ class SiteProfile(Section):
     policies: Policies = Policies()
     startup: Startup = Startup()
     preflight: SitePreflight = SitePreflight()
+    metrics: SiteMetrics = SiteMetrics()
     triton: SiteTriton = SiteTriton()
     python: NonEmpty | None = None
     """Python on the compute nodes that runs the agent (3.6 or newer); the submitting one when left out."""

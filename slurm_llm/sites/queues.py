@@ -31,7 +31,9 @@ from slurm_llm.sites.rules import (
     Modules,
     Network,
     Policies,
+    Security,
     SiteEnvironment,
+    SiteMetrics,
     SitePreflight,
     SiteTriton,
     Startup,
@@ -120,6 +122,7 @@ class Overrides(Section):
     account: Account | None = None
     launcher: Launcher | None = None
     network: Network | None = None
+    security: Security | None = None
     container: ContainerRules | None = None
     storage: Storage | None = None
     env: SiteEnvironment | None = None
@@ -128,6 +131,7 @@ class Overrides(Section):
     policies: Policies | None = None
     startup: Startup | None = None
     preflight: SitePreflight | None = None
+    metrics: SiteMetrics | None = None
     triton: SiteTriton | None = None
     python: NonEmpty | None = None
     exclude_nodes: NodeSet | None = None

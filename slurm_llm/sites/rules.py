@@ -19,6 +19,7 @@ from slurm_llm.fields import (
     Regex,
     SlurmVersionText,
     Texts,
+    TritonApis,
     VariableName,
     Variables,
     Words,
@@ -121,6 +122,8 @@ class Network(Section):
     proxy: Proxy = Proxy()
     ports: PortRange = "20000-29999"
     flags: NonEmpty | None = None
+    bind: Literal["all", "interface", "loopback"] = "all"
+    """Where a served model listens: on all addresses of its node, on that of `interface`, or on its loopback."""
 
     @field_validator("interface")
     @classmethod
@@ -130,6 +133,16 @@ class Network(Section):
         if value is not None and not re.fullmatch(r"[A-Za-z0-9_.:@-]{1,15}", value):
             raise ValueError("must be the name of an interface: at most 15 letters, digits, '_', '.', ':', '@' and '-'")
         return value
+
+
+class Security(Section):
+    """What a server keeps from others: `closed_apis` of Triton are refused to everybody, its owner too.
+
+    `require_key`: inference needs a key, in every job.
+    """
+
+    require_key: bool = False
+    closed_apis: TritonApis = ("model-repository", "shared-memory", "trace", "logging")
 
 
 class Storage(Section):
@@ -144,14 +157,18 @@ class Storage(Section):
     images: NonEmpty | None = None
     models: NonEmpty | None = None
     hf_home: NonEmpty | None = None
+    staging: NonEmpty | None = None
+    """Where `staging` of a spec puts copies of weights on a node; left out, in `local`."""
+    staging_gb: Positive | None = None
+    """GB that fit there: more is refused before a job is submitted."""
     submit_from: Regex | None = None
     """What the whole path of the folder of submission looks like; elsewhere submission is refused."""
 
-    @field_validator("local")
+    @field_validator("local", "staging")
     @classmethod
-    def _plain(cls, value: str) -> str:
+    def _plain(cls, value: str | None) -> str | None:
         # Triton's Python backend hands the repository path to a shell, so the path may hold nothing special.
-        if not re.match(r"/[A-Za-z0-9._/-]*\Z", value):
+        if value is not None and not re.match(r"/[A-Za-z0-9._/-]*\Z", value):
             raise ValueError("must be an absolute path of letters, digits, '.', '_', '-' and '/'")
         return value
 
@@ -212,6 +229,12 @@ class SitePreflight(Section):
     """`mpi: false` leaves out the MPI part of the check, for images without mpi4py."""
 
     mpi: bool = True
+
+
+class SiteMetrics(Section):
+    """`exporter: false`: a run has no metrics page of its own, unless its spec asks for one."""
+
+    exporter: bool = True
 
 
 class SiteTriton(Section):

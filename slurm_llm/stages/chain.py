@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slurm_llm.app import Job
 from slurm_llm.errors import Problem, RunFailed, SetupError, SlurmError
+from slurm_llm.ownfiles import make_folder, write_texts
 from slurm_llm.plan import Plan
 from slurm_llm.render import RenderedStage, Target, render_stage
 from slurm_llm.rundir import STAGE_RECIPE, STAGE_SUBMISSION
@@ -144,9 +145,8 @@ def write_folder(folder: Path, texts: dict[str, str]) -> None:
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
+        make_folder(folder)
+        write_texts(folder, texts)
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
         raise SetupError(Problem(str(folder), what, todo="set log_root to a folder of yours")) from None

@@ -55,6 +55,9 @@ def find_stages(job: Job, run_dir: Path, around: Surroundings, *, prepare: bool,
         raise PlanError(Problem("prepare", "the spec has no such section", todo="write one, or leave --prepare out"))
     if bench and spec.bench is None:
         raise PlanError(Problem("bench", "the spec has no such section", todo="write one, or leave --bench out"))
+    if bench and spec.client is not None:
+        what = "the server ends with its client, whatever else still asks it"
+        raise PlanError(Problem("bench", what, todo="leave --bench out, or the client (`client`, --then)"))
     before = tuple(plan_stages(job, around, run_dir.name)) if prepare else ()
     if not bench or spec.bench is None:
         return Stages(before)

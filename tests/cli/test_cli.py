@@ -70,9 +70,9 @@ class Desk:
         path = self.folder / "bin" / "calls"
         return path.read_text().splitlines() if path.exists() else []
 
-    def run(self, *words: str) -> Result:
-        """Run the program."""
-        return CliRunner().invoke(cli, list(words))
+    def run(self, *words: str, given: str | bytes | None = None) -> Result:
+        """Run the program, with `given` on its standard input."""
+        return CliRunner().invoke(cli, list(words), input=given)
 
     def serving(self) -> RunDir:
         """Write a run that serves, and have Slurm say that it runs."""
@@ -198,9 +198,9 @@ def test_logs_are_merged_with_the_rank_in_front(desk: Desk) -> None:
     run.log("rank-3.log", "I1130 10:00:01.0 one\nI1130 10:00:03.0 three\x07\n")
     run.log("step-0.log", "srun: error: 2026\n")
     assert desk.run("logs", "--rank", "0,2-5").stdout.splitlines() == [
-        "[rank 3] I1130 10:00:01.0 one",
-        "[rank 0] I1130 10:00:02.0 two",
-        "[rank 3] I1130 10:00:03.0 three",
+        "[3] I1130 10:00:01.0 one",
+        "[0] I1130 10:00:02.0 two",
+        "[3] I1130 10:00:03.0 three",
     ]
     assert desk.run("logs", "--source", "srun").stdout == "[srun] srun: error: 2026\n"
     assert len(desk.run("logs", "-n", "2").stdout.splitlines()) == 2
@@ -213,7 +213,7 @@ def test_following_ends_with_the_run(desk: Desk) -> None:
     run.log("rank-0.log", "one\ntwo")
     run.result("COMPLETED")
     found = desk.run("logs", "-f", "--rank", "0")
-    assert found.stdout == "[rank 0] one\n[rank 0] two\n"
+    assert found.stdout == "[0] one\n[0] two\n"
 
 
 def test_list_shows_runs(desk: Desk) -> None:
@@ -222,6 +222,38 @@ def test_list_shows_runs(desk: Desk) -> None:
     desk.serving()
     lines = desk.run("list").stdout.splitlines()
     assert lines[1].split()[:4] == ["20261130-104000-abcd", "7", "READY", "8/8"]
+
+
+def test_list_says_that_slurm_is_silent(desk: Desk) -> None:
+    """States are then those that the jobs told last."""
+    desk.serving()
+    assert desk.run("list").stderr == ""
+    desk.says("squeue", "", code=1)
+    done = desk.run("list")
+    assert (done.exit_code, done.stderr.partition(":")[0]) == (0, "warning")
+    assert "Slurm did not answer" in done.stderr and "READY" in done.stdout
+
+
+@pytest.mark.parametrize(("wanted", "said"), [("x" * 300, "no run 'xxx"), (f"./{'x' * 300}", "File name too long")])
+def test_a_run_that_cannot_be_is_not_found(desk: Desk, wanted: str, said: str) -> None:
+    """One line and the code of a run that is not there, whatever the file system says of the name."""
+    done = desk.run("status", wanted)
+    assert (done.exit_code, done.stderr.count("\n")) == (7, 1)
+    assert said in done.stderr
+
+
+def test_a_run_that_may_not_be_looked_into_hides_no_other(desk: Desk) -> None:
+    """A name that the file system refuses stands for a folder of somebody else; it stays in the list of runs."""
+    run = desk.serving().result("COMPLETED")
+    path = desk.folder / "state" / "slurm_llm" / "runs"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    closed = f"{desk.folder}/{'x' * 300}"
+    path.write_text(f"{run.root}\n{closed}\n")
+    desk.monkeypatch.setenv("XDG_STATE_HOME", str(desk.folder / "state"))
+    assert desk.run("list").stdout.count("COMPLETED") == 1
+    desk.says("squeue", "")
+    done = desk.run("clean", "--older", "0", "--yes")
+    assert (done.exit_code, run.root.exists(), path.read_text()) == (0, False, f"{closed}\n"), done.output
 
 
 def test_plan_fits_eighty_columns(desk: Desk) -> None:

@@ -78,6 +78,15 @@ def test_a_shell_takes_the_variables(desk: Desk) -> None:
     assert done.stdout == f"http://node1:1|tensorrt_llm|{urls}|http://node1:9/metrics|"
 
 
+def test_nothing_of_another_run_stays_in_the_shell(desk: Desk) -> None:
+    """The key of the run before must not go to the server of this one."""
+    serving(desk, "http://node1:9/metrics")
+    lines = desk.run("endpoint", "--env").stdout
+    script = 'SLURM_LLM_KEY_FILE=/old/key SLURM_LLM_OPENAI=x; eval "$1"; echo "$SLURM_LLM_KEY_FILE$SLURM_LLM_OPENAI"'
+    done = subprocess.run(["bash", "-c", script, "-", lines], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
 def test_json_has_all_of_it(desk: Desk) -> None:
     """For scripts: the same, as values; the curl line on one line."""
     serving(desk, "http://node1:9/metrics")
@@ -189,7 +198,7 @@ def test_an_instance_that_is_not_there(desk: Desk) -> None:
     """The known ones are named."""
     serving(desk, "http://node1:9/metrics")
     done = desk.run("metrics", "--instance", "4")
-    assert (done.exit_code, done.stderr) == (9, f"error: run {RUN_ID}: has no instance 4: 0-0\n")
+    assert (done.exit_code, done.stderr) == (3, f"error: run {RUN_ID}: has no instance 4: there is instance 0 alone\n")
 
 
 def test_nothing_of_a_page_steers_the_terminal(desk: Desk) -> None:
@@ -201,3 +210,32 @@ def test_nothing_of_a_page_steers_the_terminal(desk: Desk) -> None:
     assert done.exit_code == 0, done.stderr
     assert all(line.isprintable() for line in done.stdout.splitlines())
     assert "red" in done.stdout
+
+
+def test_a_key_is_named_and_used_and_never_shown(desk: Desk) -> None:
+    """curl reads the header from its file; gRPC's clients are told where it goes."""
+    run = serving(desk, "http://node1:9/metrics")
+    key = run.job_paths.key(0)
+    key.write_text("slurm-llm-key: 0a1b2c3d4e5f\n")
+    path = run.job_paths.endpoint(0)
+    value = json.loads(path.read_text())
+    value["instances"][0]["key_file"] = str(key)
+    path.write_text(json.dumps(value))
+    text, variables, status = (desk.run(*words).stdout for words in (["endpoint"], ["endpoint", "--env"], ["status"]))
+    assert f"-H @{key}" in text
+    assert "for gRPC, triton-grpc-protocol- goes before its name" in text
+    assert f"SLURM_LLM_KEY_FILE={key}" in variables
+    assert "Triton's command line has it too" in " ".join(status.split())
+    assert "0a1b2c3d4e5f" not in text + variables + status + desk.run("endpoint", "--json").stdout
+
+
+def test_a_server_on_its_nodes_loopback_is_reached_by_a_tunnel(desk: Desk) -> None:
+    """An ssh line through the login node would lead to the login node's own loopback."""
+    run = serving(desk, "http://127.0.0.1:9/metrics")
+    path = run.job_paths.endpoint(0)
+    value = json.loads(path.read_text())
+    value["instances"][0]["url"] = "http://127.0.0.1:20001"
+    path.write_text(json.dumps(value))
+    text = " ".join(desk.run("endpoint").stdout.split())
+    assert f"on its node alone: `slurm-llm tunnel {RUN_ID}` opens it here" in text
+    assert "ssh -N" not in text

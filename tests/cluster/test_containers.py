@@ -132,6 +132,10 @@ def test_a_rehearsal_in_a_container_is_the_same_rehearsal(user: User, image: Pat
         assert "/opt/tritonserver/" in mapped
         assert sys.prefix not in mapped
     assert marker not in rank_log(without, 0)
+    command = 'cat /etc/slurm_llm-image; echo "$SLURMD_NODENAME $LLMRUN_RANK $TOLD"; tty -s; exit 9'
+    inner = within.cli("shell", "--rank", "3", "--", "bash", "-c", command, check=False)
+    assert inner.stdout == f"{marker}{user.cluster.nodes[1]} 3 {VALUE}\n", inner.stderr
+    assert inner.returncode == 9
 
     without.cli("cancel")
     within.cli("cancel")

@@ -189,6 +189,28 @@ def test_empty_folders_of_the_python_backend_go_when_their_user_has_left() -> No
         paths["old"].mkdir()
 
 
+def test_copies_of_weights_go_unless_they_are_kept_or_read() -> None:
+    """The killed job reads them no more; another job's mark, and files of other names, are left alone."""
+    stranger, marks = 54321, {"a-11111111": ("7",), "kept-22222222": ("7",), "read-33333333": ("7", "8")}
+    environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": str(stranger), "SLURM_JOB_GID": str(stranger)}
+    with TemporaryDirectory(dir="/tmp") as place:
+        folder = Path(place) / f"llmstage-{stranger}"
+        for name, jobs in marks.items():
+            (folder / name).mkdir(parents=True)
+            (folder / name / "weights").touch()
+            (folder / f"{name}.json").write_text(json.dumps({"keep": name.startswith("kept")}))
+            for ending in ("lock", *(f"use-{job}" for job in jobs)):
+                (folder / f"{name}.{ending}").touch()
+        (folder / "other").touch()
+        for path in (Path(place), folder, *folder.rglob("*")):
+            os.chown(path, stranger, stranger)
+        assert run(("/bin/bash", "-c", epilog_script((place,))), env=environment).returncode == 0
+        ends = ("", ".json", ".lock")
+        left = [*(f"kept-22222222{end}" for end in ends), "other"]
+        left += [*(f"read-33333333{end}" for end in ends), "read-33333333.use-8"]
+        assert sorted(path.name for path in folder.iterdir()) == left
+
+
 @pytest.mark.parametrize(
     "environment",
     [

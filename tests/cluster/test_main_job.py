@@ -72,10 +72,12 @@ def test_the_demo_from_submit_to_cancel(user: User) -> None:
 
 
 def test_only_the_leader_opens_ports(user: User) -> None:
-    """Workers answer on no port, the leader on the three of its endpoint file, which is private."""
+    """Workers answer on no port, leader and head on those of the endpoint file, which is private."""
     run = user.submit()
-    endpoint = run.wait_ready()["instances"][0]
-    ports = {int(re.findall(r":(\d+)", endpoint[name])[0]) for name in ("url", "grpc", "metrics")}
+    served = run.wait_ready()
+    endpoint = served["instances"][0]
+    addresses = [served["exporter"], *(endpoint[name] for name in ("url", "grpc", "metrics"))]
+    ports = {int(re.findall(r":(\d+)", address)[0]) for address in addresses}
     open_ports = {}
     for node in user.cluster.nodes[:4]:
         listing = user.cluster.on_node(node, "ss", "-H", "-t", "-l", "-n", "-p").stdout

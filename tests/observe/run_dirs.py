@@ -10,7 +10,7 @@ from pathlib import Path
 from slurm_llm.agent import journal
 from slurm_llm.app import make_job
 from slurm_llm.plan import Plan
-from slurm_llm.plan.types import plan_to_json
+from slurm_llm.plan.asjson import plan_to_json
 from slurm_llm.process import Completed
 from slurm_llm.record import RunRecord, Submission, record_to_json
 from slurm_llm.rundir import JobPaths, RunPaths

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_llm.observe import bundle
+from slurm_llm.observe.redact import HIDDEN
 from tests.observe.run_dirs import RunDir
 
 TOKEN = "hf_" + "aB3dE5fG7hJ9kL1mN3pQ5rS7"
@@ -123,7 +124,7 @@ def test_secrets_are_hidden(run: RunDir, line: str) -> None:
     for secret in (TOKEN, PASSWORD, "dXNlcjpjb3JyZWN0aG9yc2U", "Zz9Zz9Zz9", "ABCDEFGH12345678"):
         assert secret not in text
     log = found["job-7/attempt-0/rank-3.log"]
-    assert bundle.HIDDEN in log
+    assert HIDDEN in log
     assert log.startswith("before\n")
     assert log.endswith("after\n")
     assert "Places where a secret was hidden: 0" not in found["README.txt"]

@@ -158,8 +158,8 @@ def _faults(spec: dict[str, Tree], partition: dict[str, Tree] | None = None, **s
         (
             {"engine_args": {"sed": 1}},
             {},
-            "engine_args.sed: unknown argument of the rehearsal engine: seed, step_ms, join_timeout_s, fault: "
-            "did you mean 'seed'?",
+            "engine_args.sed: unknown argument of the rehearsal engine: seed, step_ms, join_timeout_s, device, "
+            "hold_mib, fault: did you mean 'seed'?",
         ),
         (
             {"engine_args": {"seed": "x"}},

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_llm.errors import PlanError
 from slurm_llm.plan import Plan, build_plan
-from slurm_llm.plan.types import plan_from_json, plan_to_json
+from slurm_llm.plan.asjson import plan_from_json, plan_to_json
 from slurm_llm.yamlio import Tree
 from tests.plan.sites_for_plans import make_plan, make_site, make_spec
 

@@ -202,7 +202,12 @@ def test_a_partitions_key_becomes_its_option(key: str, value: Tree, option: str)
         (
             {},
             {"policies": {"require": ["--comment"]}},
-            "--comment: site here refuses jobs without --comment: add it to sbatch_extra, as --comment=VALUE",
+            "comment: site here refuses jobs without --comment: set comment",
+        ),
+        (
+            {},
+            {"policies": {"require": ["--wckey"]}},
+            "--wckey: site here refuses jobs without --wckey: add it to sbatch_extra, as --wckey=VALUE",
         ),
         (
             {"replicas": 2},

@@ -87,6 +87,7 @@ SITES: dict[str, SiteProfile] = {
         sbatch_skip=["--no-requeue"],
         step_prologue="echo step",
     ),
+    "apptainer": _site({}, container={"runtime": "apptainer"}, storage={"local": "/scratch", "staging": "/nvme"}),
     "mpirun": _site({"gpu_request": {"style": "none"}, "whole_node": True}, launcher={"command": "mpirun"}),
     "suffix": _site(
         {"gpu_request": {"style": "gpus_per_task"}, "memory": {"style": "mem_per_cpu", "per_cpu": "4G"}},
@@ -96,7 +97,7 @@ SITES: dict[str, SiteProfile] = {
     "cpus-only": _site({"gpus_per_node": 0, "cpus": {"per_node": 8, "per_rank": 2}}),
 }
 
-SPECIAL = ("everything", "mpirun", "suffix")
+SPECIAL = ("everything", "mpirun", "suffix", "apptainer")
 """Sites that leave out or change what every other job has."""
 
 SWITCHES: dict[str, tuple[dict[str, Tree], dict[str, Tree]]] = {
@@ -178,6 +179,26 @@ def recoveries() -> list[Case]:
             service if name == "service" else {},
         )
         for name, (layout, own) in chosen.items()
+    ]
+
+
+def beside_serving() -> list[Case]:
+    """Return jobs with copies of weights, a client, or both, on sites that differ in GPUs, containers and recovery."""
+    client: dict[str, Tree] = {"client": {"command": ["bash", "-c", "it's $X"], "env": {"X": "a b"}, "cpus": 2}}
+    staging: dict[str, Tree] = {"model": "/models/it's one", "staging": {"exclude": ["*.bin"], "streams": 8}}
+    spares: dict[str, Tree] = {"recovery": {"restarts": 1, "spare_nodes": 1}}
+    inside: dict[str, Tree] = {"container": {"image": "/images/x.sif"}}
+    return [
+        make_case("client-step", "typed-gres", LAYOUTS["tp4"], client),
+        make_case("staging-spares", "devcluster", LAYOUTS["tp4-pp2-moe"], staging, spares),
+        make_case(
+            "both-inside",
+            "apptainer",
+            LAYOUTS["tp4"],
+            inside,
+            staging,
+            {"client": {"command": ["./ask"], "in_image": True}},
+        ),
     ]
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from slurm_llm.yamlio import dump
-from tests.render.rendered_jobs import LAYOUTS, SWITCHES, Case, make_case, recoveries, releases
+from tests.render.rendered_jobs import LAYOUTS, SWITCHES, Case, beside_serving, make_case, recoveries, releases
 
 GOLDEN = Path(__file__).parent / "golden"
-FILES = ("job.sub", "rank.sh", "plan.json", "spec.yaml", "site.yaml", "config.pbtxt")
+FILES = ("job.sub", "rank.sh", "client.sh", "plan.json", "spec.yaml", "site.yaml", "config.pbtxt")
 
 CASES = [
     make_case("one-rank-generic", "generic", LAYOUTS["one"]),
@@ -43,14 +43,19 @@ CASES = [
     make_case("offline-gpus-per-task", "suffix", LAYOUTS["tp4"]),
     *releases(),
     *recoveries(),
+    *beside_serving(),
 ]
+
+
+def _names(case: Case) -> tuple[str, ...]:
+    return tuple(name for name in FILES if name != "client.sh" or case.spec.client is not None)
 
 
 def _files(case: Case) -> dict[str, str]:
     files = case.files()
     (configuration,) = [text for name, text in files.items() if name.endswith("config.pbtxt")]
     return {
-        **{name: files[name] for name in ("job.sub", "rank.sh", "plan.json")},
+        **{name: files[name] for name in ("job.sub", "rank.sh", "client.sh", "plan.json") if name in files},
         "spec.yaml": dump(case.spec.model_dump(mode="json", exclude_defaults=True)),
         "site.yaml": dump(case.site.model_dump(mode="json", exclude_unset=True)),
         "config.pbtxt": configuration,
@@ -61,7 +66,7 @@ def _files(case: Case) -> dict[str, str]:
 def test_a_run_directory_is_as_reviewed(case: Case, request: pytest.FixtureRequest) -> None:
     """Each file is the golden one; with the option, the golden one is written instead."""
     folder, files = GOLDEN / case.name, _files(case)
-    assert tuple(files) == FILES
+    assert tuple(files) == _names(case)
     if request.config.getoption("--update-golden", default=False):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -75,7 +80,7 @@ def test_a_run_directory_is_as_reviewed(case: Case, request: pytest.FixtureReque
 def test_no_golden_directory_is_left_over() -> None:
     """Every golden file belongs to a case."""
     found = {str(path.relative_to(GOLDEN)) for path in GOLDEN.rglob("*") if path.is_file()}
-    assert found == {f"{case.name}/{name}" for case in CASES for name in FILES}
+    assert found == {f"{case.name}/{name}" for case in CASES for name in _names(case)}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

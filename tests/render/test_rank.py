@@ -156,3 +156,69 @@ def test_parts_of_the_repository_are_the_images(tmp_path: Path) -> None:
     assert told["code"] == 73
     assert "the model repository cannot be put together" in told["log"]
     assert str(image / "model.py") in told["log"]
+
+
+KNOWS = "# --http-restricted-api --grpc-restricted-protocol\n"
+"""What a program of Triton from 23.11 on has among its texts."""
+
+
+def _knowing(rank: Rank, text: str) -> None:
+    program = rank.home / "bin" / "tritonserver"
+    program.write_text(SERVER.replace("\n", f"\n{text}", 1))
+
+
+def _restricted(told: dict[str, Any]) -> list[str]:
+    return [word for word in told["argv"] if "-restricted-" in word]
+
+
+def test_what_nobody_may_do_is_closed_with_a_value_of_each_start(tmp_path: Path) -> None:
+    """Over both protocols, in the leader alone; the value is another one each time, and stands in no file."""
+    rank = Rank(tmp_path, _plan(tensor_parallel_size=2))
+    _knowing(rank, KNOWS)
+    closed = "model-repository,shared-memory,trace,logging:slurm-llm-closed="
+    values = set()
+    for _ in range(2):
+        told = rank.start()
+        http, grpc = _restricted(told)
+        assert http.startswith(f"--http-restricted-api={closed}")
+        assert grpc == http.replace("--http-restricted-api", "--grpc-restricted-protocol")
+        values.add(http.rpartition("=")[2])
+        assert http.rpartition("=")[2] not in told["log"]
+    assert {len(value) for value in values} == {48}
+    assert len(values) == 2
+    assert _restricted(rank.start(task=1)) == []
+
+
+def test_the_key_is_that_of_the_attempt(tmp_path: Path) -> None:
+    """All instances take the one that the job's script wrote; without it none starts."""
+    rank = Rank(tmp_path, _plan(access={"key": True}))
+    _knowing(rank, KNOWS)
+    told = rank.start()
+    assert (told["code"], "no key for inference" in told["log"]) == (78, True)
+    (tmp_path / "key.0").write_text(f"slurm-llm-key: {'0a' * 24}\n")
+    first = _restricted(rank.start())
+    assert f"--http-restricted-api=inference:slurm-llm-key={'0a' * 24}" in first
+    assert f"--grpc-restricted-protocol=inference:slurm-llm-key={'0a' * 24}" in first
+    assert len(first) == 4
+
+
+@pytest.mark.parametrize(
+    ("access", "knows", "code", "options"),
+    [
+        pytest.param({}, "", 0, 0, id="one of before 23.04 starts as ever"),
+        pytest.param({}, "# --grpc-restricted-protocol\n", 0, 1, id="one of before 23.11 closes what it can"),
+        pytest.param({"key": True}, "# --grpc-restricted-protocol\n", 78, 0, id="and cannot have a key"),
+        pytest.param({}, 'if "--help" in sys.argv: print("--http-restricted-api")\n', 0, 1, id="a script that says so"),
+    ],
+)
+def test_an_older_triton(tmp_path: Path, access: dict[str, Any], knows: str, code: int, options: int) -> None:
+    """An option that it does not know would keep it from starting."""
+    rank = Rank(tmp_path, _plan(access=access))
+    program = rank.home / "bin" / "tritonserver"
+    # The name in the script itself would count as known: it stands there in two parts.
+    program.write_text(SERVER.replace("names = (", knows.replace("--http-res", '--http-" "res') + "names = (", 1))
+    (tmp_path / "key.0").write_text(f"slurm-llm-key: {'0a' * 24}\n")
+    told = rank.start()
+    assert (told["code"], len(_restricted(told)) if "argv" in told else 0) == (code, options)
+    assert "slurm_llm: this tritonserver has no --" in told["log"]
+    assert ("inference cannot have a key" if code else "it closes nothing") in told["log"]

@@ -27,6 +27,8 @@ from tests.plan.sites_for_plans import make_site
 LOW, HIGH = 23000, 23999
 SERVER = f"""#!{sys.executable}
 import json, os, sys, time
+if "--help" in sys.argv:
+    sys.exit("no such options")
 told = {{"argv": sys.argv, "env": dict(os.environ)}}
 open(os.environ["TOLD"] + ".part", "w").write(json.dumps(told))
 os.rename(os.environ["TOLD"] + ".part", os.environ["TOLD"])

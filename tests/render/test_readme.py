@@ -28,7 +28,7 @@ def _rows(title: str) -> set[str]:
 
 def _syntax(path: Path) -> jinja2.nodes.Template:
     environment = jinja2.Environment(comment_start_string="<#", comment_end_string="#>", autoescape=False)
-    environment.filters.update(dict.fromkeys(("sh", "sbatch", "comment"), str))
+    environment.filters.update(dict.fromkeys(("sh", "sbatch", "comment", "clock", "coordinate", "short", "span"), str))
     return environment.parse(path.read_text(encoding="utf-8"))
 
 

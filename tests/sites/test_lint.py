@@ -326,6 +326,10 @@ CASES: dict[str, list[tuple[Changes, Changes]]] = {
             {"network.rendezvous.source": "interface_ip", "network.interface": "hsn0"},
         ),
     ],
+    "bind-without-interface": [
+        ({"network.bind": "interface"}, {"network.bind": "interface", "network.interface": "hsn0"}),
+        ({"network.bind": "interface"}, {"network.bind": "loopback"}),
+    ],
     "proxy-without-address": [
         ({"network.internet": "proxy"}, {"network": {"internet": "proxy", "proxy": {"https": "http://p:1"}}}),
         ({"network.internet": "proxy"}, {"network.internet": "proxy", "modules.load": ["httpproxy"]}),

@@ -30,6 +30,9 @@ gpus=${CUDA_VISIBLE_DEVICES-${ROCR_VISIBLE_DEVICES-${ZE_AFFINITY_MASK-}}}
 event start ",\"gpus\":\"${gpus//[^A-Za-z0-9,.:\/_-]/}\""
 printf '%(%Y-%m-%d %H:%M:%S)T slurm_llm: rank %d of instance %d on node %s, GPUs "%s"\n' -1 "$rank" "$instance" "$node" "$gpus"
 
+# A server whose open files are all taken by connections accepts no further one.
+files=$(ulimit -S -n)
+[[ $files == unlimited ]] || ((files >= 65536)) || ulimit -S -n 65536 2>/dev/null || ulimit -S -n hard
 # Triton's Python backend hands the repository's path to a shell: it only ever sees a plain, node-local one.
 # TMPDIR is one folder for all ranks of a node: MPI and the backend put their files there, the agent removes it.
 base=/tmp/llmrun-"$LLMRUN_TAG"
@@ -44,7 +47,7 @@ export TMPDIR="${TMPDIR-$base}"
 # Triton 24.04, and the leftovers of a killed one are told apart from its neighbours' by it.
 prefix="llm${LLMRUN_TAG%.*}a${LLMRUN_TAG#*.}r${rank}_"
 # Open MPI's shared memory bears the same mark, so that what a killed rank leaves is known by name.
-if mkdir -p "/dev/shm/${prefix}mpi" 2>/dev/null; then
+if mkdir -p "/dev/shm/${prefix}mpi" 2>/dev/null && [[ -O /dev/shm/${prefix}mpi && ! -L /dev/shm/${prefix}mpi ]]; then
     export OMPI_MCA_btl_vader_backing_directory="${OMPI_MCA_btl_vader_backing_directory-/dev/shm/${prefix}mpi}"
     export OMPI_MCA_btl_sm_backing_directory="${OMPI_MCA_btl_sm_backing_directory-/dev/shm/${prefix}mpi}"
 fi
@@ -78,6 +81,21 @@ if ((task == 0)); then
     fi
     read -r http grpc metrics <<<"$ports"
     command+=(--http-port="$http" --grpc-port="$grpc" --metrics-port="$metrics")
+    # Releases before 23.11 know one of these options, or none. What the program's own text names, it knows; where
+    # it is a script, its help says so.
+    groups=()
+    # Nobody keeps this value: what it is asked for is refused to everybody.
+    secret=$(od -An -vN24 -tx1 /dev/urandom | tr -d ' \n')
+    ((${#secret} == 48)) || refuse 78 "no key for model-repository,shared-memory,trace,logging"
+    groups+=("model-repository,shared-memory,trace,logging:slurm-llm-closed=$secret")
+    for option in --http-restricted-api --grpc-restricted-protocol; do
+        if grep -qe "${option#--}" "$home/bin/tritonserver" ||
+            timeout 20 "$home/bin/tritonserver" --help </dev/null 2>&1 | grep -qe "${option#--}"; then
+            command+=("${groups[@]/#/$option=}")
+        else
+            echo "slurm_llm: this tritonserver has no $option: it closes nothing"
+        fi
+    done
 else
     # A worker never serves: no ports, and only the engine's own model.
     role=worker

@@ -34,6 +34,9 @@ printf '%(%Y-%m-%d %H:%M:%S)T slurm_llm: rank %d of instance %d on node %s, GPUs
 unset I_MPI_PMI_LIBRARY
 export NCCL_DEBUG=WARN
 
+# A server whose open files are all taken by connections accepts no further one.
+files=$(ulimit -S -n)
+[[ $files == unlimited ]] || ((files >= 65536)) || ulimit -S -n 65536 2>/dev/null || ulimit -S -n hard
 # Triton's Python backend hands the repository's path to a shell: it only ever sees a plain, node-local one.
 # TMPDIR is one folder for all ranks of a node: MPI and the backend put their files there, the agent removes it.
 base=/tmp/llmrun-"$LLMRUN_TAG"
@@ -48,7 +51,7 @@ export TMPDIR="${TMPDIR-$base}"
 # Triton 24.04, and the leftovers of a killed one are told apart from its neighbours' by it.
 prefix="llm${LLMRUN_TAG%.*}a${LLMRUN_TAG#*.}r${rank}_"
 # Open MPI's shared memory bears the same mark, so that what a killed rank leaves is known by name.
-if mkdir -p "/dev/shm/${prefix}mpi" 2>/dev/null; then
+if mkdir -p "/dev/shm/${prefix}mpi" 2>/dev/null && [[ -O /dev/shm/${prefix}mpi && ! -L /dev/shm/${prefix}mpi ]]; then
     export OMPI_MCA_btl_vader_backing_directory="${OMPI_MCA_btl_vader_backing_directory-/dev/shm/${prefix}mpi}"
     export OMPI_MCA_btl_sm_backing_directory="${OMPI_MCA_btl_sm_backing_directory-/dev/shm/${prefix}mpi}"
 fi
