@@ -3,5 +3,6 @@
 # job ends with it. The server's addresses are in SLURM_LLM_URL and its like.
 
 # shellcheck disable=SC2016  # a $ in single quotes is meant as it stands
-exec srun --overlap --mpi=none --nodes=1 --ntasks=1 --relative=0 --cpus-per-task=1 --gres=none --unbuffered --export=ALL bash /runs/demo/enter.sh \
-    ./ask
+[[ ${1-} == started ]] || exec srun --overlap --mpi=none --nodes=1 --ntasks=1 --relative=0 --cpus-per-task=1 --gres=none --unbuffered --export=ALL bash /runs/demo/enter.sh \
+    bash "$0" started
+exec ./ask

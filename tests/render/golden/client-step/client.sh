@@ -3,5 +3,7 @@
 # job ends with it. The server's addresses are in SLURM_LLM_URL and its like.
 
 # shellcheck disable=SC2016  # a $ in single quotes is meant as it stands
-exec srun --overlap --mpi=none --nodes=1 --ntasks=1 --relative=0 --cpus-per-task=2 --gres=none --unbuffered --export=ALL \
-    env 'X=a b' bash -c 'it'"'"'s $X'
+[[ ${1-} == started ]] || exec srun --overlap --mpi=none --nodes=1 --ntasks=1 --relative=0 --cpus-per-task=2 --gres=none --unbuffered --export=ALL \
+    bash "$0" started
+export X='a b'
+exec bash -c 'it'"'"'s $X'
