@@ -79,13 +79,24 @@ def _of_rank(tag: str, rank: int) -> Optional[Environment]:
 
 
 def _of_job(tag: str) -> Optional[Environment]:
-    """Return the environment of this node's agent: the job's own, modules and all."""
-    node = processes.node_name()
+    """Return the environment of this node's agent: the job's own, modules and all.
+
+    What a container runtime leaves beside its containers may bear the same mark, with an environment of its own.
+    """
+    node, found = processes.node_name(), []
     for pid in processes.pids():
         own = processes.environment(pid)
         if own.get(processes.TAG) == tag and own.get("SLURMD_NODENAME") == node and processes.RANK not in own:
-            return _environment(pid)
-    return None
+            found.append(pid)
+    return _environment(min(found, key=lambda pid: (not _is_agent(pid), pid))) if found else None
+
+
+def _is_agent(pid: int) -> bool:
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as stream:
+            return b"\0node\0--attempt\0" in stream.read()
+    except OSError:
+        return False
 
 
 def _environment(pid: int) -> Optional[Environment]:

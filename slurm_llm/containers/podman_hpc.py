@@ -58,6 +58,7 @@ class PodmanHpc(Runtime):
             shown=self.shown,
             sources=tuple(mount.source for mount in call.mounts),
             one_word=True,
+            needs_user=True,
             defaults=SINGLE_COPY,
         )
 

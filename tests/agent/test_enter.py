@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -106,3 +108,16 @@ def test_a_shell_without_a_terminal_reads_its_commands(tmp_path: Path) -> None:
             argv, env=OWN, input="echo at $PWD; exit 4\n", capture_output=True, text=True, timeout=30, check=False
         )
     assert (done.returncode, done.stdout, done.stderr) == (4, f"at {tmp_path}\n", "")
+
+
+def test_the_job_s_variables_are_its_agents(tmp_path: Path) -> None:
+    """What a runtime leaves beside a container bears the same mark and little else; the agent has the job's all."""
+    marks = {"LLMRUN_TAG": TAG, "SLURMD_NODENAME": "here", "PATH": "/usr/bin:/bin"}
+    agent = ["bash", "-c", "sleep 60; :", "agent", "node", "--attempt", "x"]
+    with process(**marks), subprocess.Popen(agent, env={**marks, "LOADED": "yes"}, start_new_session=True) as own:
+        deadline = time.monotonic() + 10
+        while b"--attempt" not in Path(f"/proc/{own.pid}/cmdline").read_bytes() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        done = enter(tmp_path, "--", sys.executable, "-c", SHOW)
+        os.killpg(own.pid, signal.SIGKILL)
+    assert json.loads(done.stdout)[0]["LOADED"] == "yes"

@@ -118,7 +118,9 @@ def test_ctrl_c_gives_the_terminal_back(held: Held) -> None:
     assert (code, held.state()) == (0, "RUNNING"), err
     assert "the server stops in order; the allocation stays" in err
     assert held.result(folder)["state"] == "COMPLETED"
-    assert [path.name for path in folder.glob("attempt-*")] == [f"attempt-{before}"]
+    (attempt,) = [int(path.name.rpartition("-")[2]) for path in folder.glob("attempt-*")]
+    # Runs of another cluster's job of the same number count too, where the user has some.
+    assert attempt >= before
 
 
 def test_a_run_ends_with_whoever_started_it(held: Held) -> None:

@@ -109,7 +109,7 @@ class Served:
         triton = [str(home / "bin" / "tritonserver"), f"--model-repository={models}"]
         triton += [f"--backend-directory={home / 'backends'}", *server.arguments]
         words = ["bash", "-c", RANK, "rank", " ".join(server.worker_arguments), *server.wrapper, *triton]
-        if server.env:
+        if server.env and server.wrapper[:1] != ("mpirun",):
             words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), *words]
         self.http = free_port()
         with self._log.open("wb") as log:
