@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from slurm_llm.errors import Problem, SetupError
 
@@ -42,6 +43,26 @@ def write_new(path: Path, text: str) -> None:
         FileExistsError: it is; OSError: the file system refuses.
     """
     _write(path, os.O_EXCL, text)
+
+
+def open_new(path: Path) -> BinaryIO:
+    """Open a file that must not be there yet, to write bytes to.
+
+    Raises:
+        FileExistsError: it is; OSError: the file system refuses.
+    """
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE), "wb")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a name beside `path` to write to; what was written there takes its place at the end, or is removed."""
+    draft = path.with_name(f".{path.name[:40]}.{os.getpid()}.tmp")
+    try:
+        yield draft
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 @contextmanager

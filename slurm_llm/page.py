@@ -21,7 +21,7 @@ from slurm_llm.observe.reportheat import Times, draw_states, draw_times, start_t
 from slurm_llm.observe.reportplot import draw_series, draw_sweep
 from slurm_llm.observe.reporttimes import PHASES, STATES, AttemptLine, RankLine
 from slurm_llm.observe.text import clean
-from slurm_llm.ownfiles import told_of
+from slurm_llm.ownfiles import open_new, replacing, told_of
 
 TEMPLATE = "report.html.j2"
 BEGINNING = 1024
@@ -145,20 +145,10 @@ def write_page(path: Path, text: str, run_id: str, force: bool) -> None:
     """
     with told_of(path):
         _refuse_foreign(path, run_id, force)
-        _replace(path, text)
-
-
-def _replace(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name[:40]}.{os.getpid()}.tmp")
-    try:
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(handle, "wb") as stream:
+        with replacing(path) as draft, open_new(draft) as stream:
             stream.write(text.encode("utf-8", "replace"))
             stream.flush()
             os.fsync(stream.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _refuse_foreign(path: Path, run_id: str, force: bool) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from slurm_llm.agent import safely
+from slurm_llm.ownfiles import replacing
 from slurm_llm.rundir import JobPaths, RunPaths, is_run_name
 
 
@@ -118,9 +118,8 @@ def forget_runs(environ: Mapping[str, str], is_gone: Callable[[Path], bool]) -> 
         kept = [line for line in dict.fromkeys(lines) if line and not is_gone(Path(line))]
         if len(kept) == len(lines):
             return 0
-        draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        draft.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8", errors="surrogateescape")
-        draft.replace(path)
+        with replacing(path) as draft:
+            draft.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8", errors="surrogateescape")
         late = stream.read()
     if late:
         with path.open("a", encoding="utf-8", errors="surrogateescape") as again:

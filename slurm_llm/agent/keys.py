@@ -13,6 +13,17 @@ def path_of(attempt_dir: str) -> str:
     return os.path.join(job_dir, "key." + name.rpartition("-")[2])
 
 
+def read(path: str) -> Dict[str, str]:
+    """Return the header that the file of a key holds.
+
+    Raises:
+        OSError: it cannot be read; ValueError: it is no text.
+    """
+    with open(path, encoding="ascii") as stream:
+        name, _, value = stream.read().partition(":")
+    return {name.strip(): value.strip()}
+
+
 def headers(attempt_dir: str) -> Dict[str, str]:
     """Return the headers that a request for inference needs; empty where there is no key.
 
@@ -20,8 +31,6 @@ def headers(attempt_dir: str) -> Dict[str, str]:
         OSError: there is a key that cannot be read.
     """
     try:
-        with open(path_of(attempt_dir), encoding="ascii") as stream:
-            name, _, value = stream.read().partition(":")
+        return read(path_of(attempt_dir))
     except FileNotFoundError:
         return {}
-    return {name.strip(): value.strip()}

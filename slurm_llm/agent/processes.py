@@ -152,10 +152,16 @@ def handles_term(pid: int) -> bool:
     return False
 
 
+def words(pid: int) -> List[str]:
+    """Return the words of the command that `pid` was started as; none when it has gone."""
+    found = _read("/proc/%d/cmdline" % pid).decode("utf-8", "replace").split("\0")
+    # Each word ends in a zero byte, unless the process has written itself another title.
+    return found if found[-1] else found[:-1]
+
+
 def arguments(pid: int) -> Dict[str, str]:
     """Return the `--name=value` arguments of `pid`."""
-    words = _read("/proc/%d/cmdline" % pid).decode("utf-8", "replace").split("\0")
-    pairs = (word[2:].partition("=") for word in words if word.startswith("--") and "=" in word)
+    pairs = (word[2:].partition("=") for word in words(pid) if word.startswith("--") and "=" in word)
     return {name: value for name, _, value in pairs}
 
 
@@ -165,15 +171,15 @@ def completes_config(pid: int) -> bool:
     Triton names each stub in its last argument but one: by the model for that purpose, by `MODEL_0` for an instance of
     it (measured on 2.51).
     """
-    words = _read("/proc/%d/cmdline" % pid).decode("utf-8", "replace").split("\0")[:-1]
-    if len(words) < 3 or not words[0].endswith("triton_python_backend_stub"):
+    own = words(pid)
+    if len(own) < 3 or not own[0].endswith("triton_python_backend_stub"):
         return False
     server = int((stat_fields(pid) or ["", "0"])[1])
     try:
-        return words[-2] in os.listdir(arguments(server).get("model-repository", ""))
+        return own[-2] in os.listdir(arguments(server).get("model-repository", ""))
     except OSError:
         # The server's container has the folder elsewhere.
-        return not words[-2].rpartition("_")[2].isdigit()
+        return not own[-2].rpartition("_")[2].isdigit()
 
 
 def tracks_resources(pid: int) -> bool:

@@ -253,7 +253,7 @@ class _Reading:
         wanted = [at for at, row in enumerate(rows) if row and (at in troubled or not _CHAT.match(row)) and row.strip()]
         # A plain text is looked for in a hundredth of the time of an expression, and in a whole block at once.
         text = b"\n".join(rows[at][:MAX_LINE] for at in wanted)
-        likely = [one for one in self.catalogue if not one.needles or any(needle in text for needle in one.needles)]
+        likely = _near(self.catalogue, text)
         for at in wanted:
             self._look(rows[at][:MAX_LINE], min(start + ends[at], end), at in troubled, likely)
 
@@ -270,7 +270,7 @@ class _Reading:
         if self.source.where == "slurm" and row.startswith(_CLIENT):
             # What a client prints says nothing of the server, and stands in a log of its own.
             return
-        near = [one for one in likely if not one.needles or any(needle in row for needle in one.needles)]
+        near = _near(likely, row)
         if self.source.where == "slurm" and row.startswith(_OURS):
             # The job's output repeats lines of the logs, and holds those of all attempts.
             if _NEW_ATTEMPT.match(row):
@@ -337,8 +337,12 @@ class _Reading:
 
 def _is_noise(row: bytes, noise: List[Entry]) -> bool:
     line = row.decode("utf-8", "replace")
-    near = [one for one in noise if not one.needles or any(needle in row for needle in one.needles)]
-    return _TABLE.match(line) is not None or any(re.search(one.pattern, line) for one in near)
+    return _TABLE.match(line) is not None or any(re.search(one.pattern, line) for one in _near(noise, row))
+
+
+def _near(entries: List[Entry], text: bytes) -> List[Entry]:
+    """Return the entries that may match in `text`."""
+    return [one for one in entries if not one.needles or any(needle in text for needle in one.needles)]
 
 
 def _troubled(text: bytes, ends: List[int]) -> Set[int]:

@@ -19,7 +19,7 @@ from slurm_llm.benching.tools import (
     HTTP,
     HUB_NAME,
     KEY_VARIABLE,
-    Names,
+    SUMMARY_NAMES,
     Outcome,
     Wanted,
     figures_of,
@@ -35,17 +35,6 @@ ANSWER_TIMEOUT_S, GRACE_S = 600.0, 60.0
 """Longest wait for one answer; for those that are under way when the time is over."""
 MOST_WORDS = 200
 _PROMPT, _MOST = "\0prompt\0", 987_654_321
-_NAMES = Names(
-    {
-        kept.REQUESTS: "request_throughput",
-        kept.TOKENS: "output_token_throughput",
-        kept.LATENCY: "request_latency",
-        kept.FIRST: "time_to_first_token",
-        kept.BETWEEN: "inter_token_latency",
-        kept.INPUT: "input_sequence_length",
-        kept.OUTPUT: "output_sequence_length",
-    }
-)
 
 
 class AiPerf:
@@ -178,7 +167,7 @@ def read_summary(value: dict[str, Any]) -> Outcome:
     if value.get("was_cancelled") or value.get("is_complete") is False:
         unfinished = str(value.get("incomplete_reason") or "it was cancelled")
     return Outcome(
-        figures=figures_of(value, _NAMES, kept.UNITS),
+        figures=figures_of(value, SUMMARY_NAMES, kept.UNITS),
         answered=_count(value, "request_count"),
         failed=_count(value, "error_request_count"),
         errors=tuple(sorted(faults, key=lambda one: -one.count)),

@@ -15,8 +15,8 @@ from slurm_llm.benching.tools import (
     COMPLETIONS,
     DATASET,
     GRPC,
+    SUMMARY_NAMES,
     TOKENIZER,
-    Names,
     Outcome,
     Wanted,
     figures_of,
@@ -27,17 +27,6 @@ from slurm_llm.observe import benchresults as kept
 
 SUMMARY = "profile_export_genai_perf.json"
 BACKENDS = {"tensorrtllm": "tensorrtllm", "vllm": "vllm"}
-_NAMES = Names(
-    {
-        kept.REQUESTS: "request_throughput",
-        kept.TOKENS: "output_token_throughput",
-        kept.LATENCY: "request_latency",
-        kept.FIRST: "time_to_first_token",
-        kept.BETWEEN: "inter_token_latency",
-        kept.INPUT: "input_sequence_length",
-        kept.OUTPUT: "output_sequence_length",
-    }
-)
 
 
 class GenAiPerf:
@@ -129,7 +118,7 @@ def read_summary(value: dict[str, Any], streaming: bool) -> Outcome:
     Raises:
         KeyError, TypeError, AttributeError: it is none.
     """
-    figures = figures_of(value, _NAMES, kept.UNITS)
+    figures = figures_of(value, SUMMARY_NAMES, kept.UNITS)
     if not streaming:
         figures = {name: one for name, one in figures.items() if name not in (kept.FIRST, kept.BETWEEN)}
     count = value.get("request_count")

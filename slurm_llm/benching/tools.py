@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from slurm_llm.errors import Problem, RunFailed
+from slurm_llm.observe import benchresults as kept
 from slurm_llm.observe.benchresults import Fault, Figure, Load
 
 GENERATE, GENERATE_STREAM = "generate", "generate_stream"
@@ -109,6 +110,20 @@ class Names:
     parts: Mapping[str, str] = field(
         default_factory=lambda: {"avg": "mean", **{name: name for name in ("min", "max", "std", *_QUANTILES)}}
     )
+
+
+SUMMARY_NAMES = Names(
+    {
+        kept.REQUESTS: "request_throughput",
+        kept.TOKENS: "output_token_throughput",
+        kept.LATENCY: "request_latency",
+        kept.FIRST: "time_to_first_token",
+        kept.BETWEEN: "inter_token_latency",
+        kept.INPUT: "input_sequence_length",
+        kept.OUTPUT: "output_sequence_length",
+    }
+)
+"""Those of genai-perf and of aiperf, which follows it."""
 
 
 def figures_of(value: Mapping[str, Any], names: Names, units: Mapping[str, str]) -> dict[str, Figure]:

@@ -55,6 +55,7 @@ def bundle(run: str | None, output: Path | None, log_kib: int) -> None:
     Of a log that is longer the middle is left out. Names of users, hosts and folders stay: look before you send it.
     """
     from slurm_llm.observe import bundle as making
+    from slurm_llm.ownfiles import open_new
     from slurm_llm.runs import find_run
     from slurm_llm.surroundings import Surroundings
 
@@ -63,8 +64,7 @@ def bundle(run: str | None, output: Path | None, log_kib: int) -> None:
     own = diagnosed(found, around)
     path = around.cwd / (output or making.archive_name(found.paths, found.job))
     made = making.collect(found.paths, found.job, reports(own, around), around.environ, log_bytes=log_kib << 10)
-    with path.open("xb") as stream:
-        path.chmod(0o600)
+    with open_new(path) as stream:
         written = making.write(made, stream, path.name.removesuffix(".tar.gz"))
     click.echo(str(path))
     click.echo(written, err=True)

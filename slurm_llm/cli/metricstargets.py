@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -11,7 +10,7 @@ from slurm_llm.observe.facts import has_result
 from slurm_llm.observe.metricstargets import Target, load_target, targets_json
 from slurm_llm.observe.status import SlurmWord
 from slurm_llm.observe.text import clean
-from slurm_llm.ownfiles import told_of
+from slurm_llm.ownfiles import replacing, told_of
 from slurm_llm.runs import FoundRun, all_runs, ask_slurm
 from slurm_llm.slurm.states import RunState, run_state
 from slurm_llm.surroundings import Surroundings
@@ -62,10 +61,5 @@ def _may_run(word: SlurmWord) -> bool:
 
 def _write(path: Path, text: str) -> None:
     """Replace the file as a whole: Prometheus reads it whenever it changes."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with told_of(path):
-        try:
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+    with told_of(path), replacing(path) as draft:
+        draft.write_text(text, encoding="utf-8")

@@ -78,6 +78,7 @@ def _archive(
     """
     from slurm_llm.errors import Problem, SetupError
     from slurm_llm.observe.bundle import write
+    from slurm_llm.ownfiles import open_new
 
     report, around = session.report, session.around
     name = report.site.profile.partition_name(session.wanted.partition)
@@ -89,8 +90,7 @@ def _archive(
         **_of_probe(probed),
     }
     try:
-        with path.open("xb") as stream:
-            path.chmod(0o600)
+        with open_new(path) as stream:
             return path, write(_members(stem, rehearsed, texts, around), stream, stem)
     except OSError as error:
         what = f"cannot be written: {error.strerror}"

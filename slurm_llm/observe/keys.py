@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from slurm_llm.agent import keys
 from slurm_llm.errors import NotReady, Problem
 from slurm_llm.observe.facts import Endpoint
 
@@ -20,9 +19,7 @@ def headers_of(endpoint: Endpoint) -> dict[str, str]:
     if not endpoint.key_file:
         return {}
     try:
-        text = Path(endpoint.key_file).read_text(encoding="ascii")
+        return keys.read(endpoint.key_file)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise NotReady(Problem(endpoint.key_file, f"the key of the endpoint cannot be read: {reason}")) from None
-    name, _, value = text.partition(":")
-    return {name.strip(): value.strip()}
