@@ -127,7 +127,8 @@ def test_many_instances_are_asked_in_turns() -> None:
     """A look asks no more than so many; after a few looks each has been asked."""
     with serve(lambda path, body: (200, iter([page(1).encode()]))) as served:
         wanted = subject(*(f"{served.url}/{number}" for number in range(A_LOOK + 10)))
-        pages = Pages()
+        # However slowly a busy machine answers so many at once.
+        pages = Pages(20.0)
         pages.want(wanted)
         pages.settle()
         assert sum(look.figures is not None for look in pages.looks().values()) == A_LOOK

@@ -28,7 +28,9 @@ def run(cluster: Cluster) -> Iterator[Run]:
     assert AIPERF.is_file(), f"there is no {AIPERF}: make {AIPERF.parent.parent}/.installed"
     for user in watched_user(cluster, "bench"):
         spec = small("measured", ranks=1, access={"key": True}, resources={"nodes": 1, "time": "00:05:00"})
-        made = user.submit({**spec, "recovery": {"restarts": 1, "backoff_s": 1}})
+        # Tokens that come at once have no time between them.
+        apart = {"engine_args": {"step_ms": 5}}
+        made = user.submit({**spec, **apart, "recovery": {"restarts": 1, "backoff_s": 1}})
         made.wait_ready()
         yield made
 
